@@ -1,5 +1,5 @@
-//! Counts allocations: the C library's allocator, with two counters for each thread. Unsafe, because
-//! an allocator is.
+//! Counts allocations: the C library's allocator, with two counters for each thread. Unsafe,
+//! because an allocator is.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};

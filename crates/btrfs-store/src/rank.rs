@@ -52,7 +52,8 @@
 //!
 //! # Locks that are held over I/O
 //!
-//! - `Rename`, `SubvolumeNames`, `Defragment`, `InodeOp`, `Commit`, `LogState`, `Flush`: whole operations.
+//! - `Rename`, `SubvolumeNames`, `Defragment`, `InodeOp`, `Commit`, `LogState`, `Flush`: whole
+//!   operations.
 //! - `Gate`, exclusively: collecting for the log reads trees. A join is never held over I/O.
 //! - `XattrLists`: while an access list is read. `GroupLoad`: while free space is read.
 //! - `Chunks`: as said above, and while room that no chunk has is discarded.

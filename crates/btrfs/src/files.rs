@@ -46,8 +46,8 @@ pub struct EngineOptions {
     pub read_ahead: bool,
     /// What becomes of freed space on devices that can discard.
     pub discard: DiscardMode,
-    /// Gives memory that was freed back to the system. Called some time after much was, when nothing
-    /// changes any more.
+    /// Gives memory that was freed back to the system. Called some time after much was, when
+    /// nothing changes any more.
     pub return_memory: Option<fn()>,
 }
 

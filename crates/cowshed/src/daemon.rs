@@ -11,7 +11,8 @@ use anyhow::{Context, Result};
 /// What the background process says when the mount answers.
 const READY: &str = "ready";
 
-/// Starts the background process, `cowshed` with this command and its arguments, and waits for its word.
+/// Starts the background process, `cowshed` with this command and its arguments, and waits for its
+/// word.
 ///
 /// Errors of the background process reach the terminal from itself: until it is ready, it has our
 /// standard error.

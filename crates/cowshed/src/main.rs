@@ -1,6 +1,7 @@
 //! The command `cowshed`.
 
-// They panic where the reader of the output is gone, in the midst of a change: people::say does not.
+// They panic where the reader of the output is gone, in the midst of a change: people::say does
+// not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod cli;

@@ -1,5 +1,5 @@
-//! How the C library's allocator is set up and told to return memory. Unsafe, because these are calls
-//! of the C library.
+//! How the C library's allocator is set up and told to return memory. Unsafe, because these are
+//! calls of the C library.
 #![allow(unsafe_code)]
 
 /// Gives free memory back to the system, also from the middle of the heap: by itself, the C library

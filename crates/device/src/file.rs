@@ -127,8 +127,8 @@ impl FileDevice {
         Self::from_file(file, path, OpenMode::ReadWrite, Locking::Locked)
     }
 
-    /// Takes a regular file that is open to be read and written, and locks it. `path` is its name in
-    /// messages; the file may have none of its own.
+    /// Takes a regular file that is open to be read and written, and locks it. `path` is its name
+    /// in messages; the file may have none of its own.
     pub fn of_file(file: File, path: impl AsRef<Path>) -> Result<FileDevice> {
         Self::from_file(file, path.as_ref(), OpenMode::ReadWrite, Locking::Locked)
     }

@@ -75,8 +75,8 @@ impl Claim {
         }
     }
 
-    /// Their order on disk. All fields count: which thread found a claim first does not show in what
-    /// is said about it.
+    /// Their order on disk. All fields count: which thread found a claim first does not show in
+    /// what is said about it.
     pub(crate) fn place(&self) -> (u64, u64, u64) {
         let [a, b, c, d] = self.start.to_be_bytes();
         let [e, f, g, h] = self.blocks.to_be_bytes();

@@ -1,6 +1,6 @@
-//! Lists that may outgrow memory. What exceeds the bound goes to a temporary file, which has no name
-//! and goes with the check. Where no such file can be made, or a write to it fails, all that follows
-//! stays in memory.
+//! Lists that may outgrow memory. What exceeds the bound goes to a temporary file, which has no
+//! name and goes with the check. Where no such file can be made, or a write to it fails, all that
+//! follows stays in memory.
 
 use std::fs::File;
 use std::io;
@@ -56,8 +56,9 @@ impl Spill {
         let file = file.get_or_insert_with(make).as_mut().filter(|file| !file.is_full)?;
         let at = file.end;
         if file.file.write_all_at(bytes, at).is_err() {
-            // A full disk, say. What was written before stays readable; the part behind it goes, so that
-            // it does not keep the disk full. To try again with each item would write more and more.
+            // A full disk, say. What was written before stays readable; the part behind it goes, so
+            // that it does not keep the disk full. To try again with each item would write more and
+            // more.
             file.is_full = true;
             let _ = file.file.set_len(at);
             return None;

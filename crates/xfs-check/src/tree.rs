@@ -239,7 +239,8 @@ impl<K: TreeKind> Level<K> {
     }
 }
 
-/// Compares keys by their order: old kernels left a flag in those of the rmapbt that does not count.
+/// Compares keys by their order: old kernels left a flag in those of the rmapbt that does not
+/// count.
 fn same_key<K: TreeKind>(stated: &K::NodeKey, found: &K::NodeKey) -> bool {
     let high = |key| K::high(key).map(|key| K::order(&key));
     K::order(&K::low(stated)) == K::order(&K::low(found)) && high(stated) == high(found)

@@ -1,8 +1,8 @@
 //! Parent pointers and quotas of real volumes, as they are and with one fault planted.
 //!
 //! Linux keeps parent pointers where the superblock says so, whatever made it. Quotas are not in
-//! every kernel: the inode of user quotas is a file that Linux wrote, with what Linux says the users
-//! have.
+//! every kernel: the inode of user quotas is a file that Linux wrote, with what Linux says the
+//! users have.
 
 use std::collections::BTreeMap;
 use std::fs;

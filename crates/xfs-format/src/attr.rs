@@ -1,6 +1,6 @@
 //! Extended attributes: in the inode (shortform), in one leaf, or in leaves under a hash tree.
-//! Values that do not fit a leaf have blocks of their own ("remote"). Parent pointers are attributes
-//! of a namespace of their own.
+//! Values that do not fit a leaf have blocks of their own ("remote"). Parent pointers are
+//! attributes of a namespace of their own.
 
 mod acl;
 mod leaf;

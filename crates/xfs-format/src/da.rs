@@ -226,7 +226,8 @@ pub fn name_hash_ascii_ci(name: &[u8]) -> u32 {
         .fold(0_u32, |hash, byte| u32::from(to_lower(*byte)) ^ hash.rotate_left(7))
 }
 
-/// Lower case as volumes with ASCII_CI mean it: the letters of ISO 8859-1, not those of ASCII alone.
+/// Lower case as volumes with ASCII_CI mean it: the letters of ISO 8859-1, not those of ASCII
+/// alone.
 pub fn to_lower(byte: u8) -> u8 {
     match byte {
         b'A'..=b'Z' | 0xc0..=0xd6 | 0xd8..=0xde => byte | 0x20,

@@ -1,4 +1,5 @@
-//! The superblock's structure, and what its fields say by themselves. [`crate::superblock`] checks it.
+//! The superblock's structure, and what its fields say by themselves. [`crate::superblock`] checks
+//! it.
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -1,5 +1,5 @@
-//! Parts of a symlink's target, where it does not fit the inode. Each extent of the symlink holds one
-//! part: on V5 with one header, whatever the number of blocks.
+//! Parts of a symlink's target, where it does not fit the inode. Each extent of the symlink holds
+//! one part: on V5 with one header, whatever the number of blocks.
 
 use std::fmt;
 use std::sync::Arc;

@@ -24,8 +24,8 @@ fn ours(value: &Val) -> Option<i128> {
     }
 }
 
-/// Compares each line of xfs_db with the report's field of that name: it has one. Gives how many there
-/// were.
+/// Compares each line of xfs_db with the report's field of that name: it has one. Gives how many
+/// there were.
 fn compare(what: &str, report: &Report, theirs: &str) -> usize {
     let mut compared = 0;
     for (name, value) in lines(theirs) {

@@ -13,8 +13,8 @@ const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 /// Shared lock: FUSE over io_uring is in use. Holds what the switch was before its first user.
 const LOCK: &str = "cowshed-enable-uring.lock";
 
-/// How requests reach the mounts of a run: `--transport uring|dev`. While it lives, its mounts can be
-/// made.
+/// How requests reach the mounts of a run: `--transport uring|dev`. While it lives, its mounts can
+/// be made.
 #[derive(Debug)]
 pub struct Transport {
     /// The mount option, or nothing.

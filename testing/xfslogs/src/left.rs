@@ -6,8 +6,9 @@
 //! xfs_da3_node_read_verify"), and leaves the inode on its list for ever. Ours frees what the inode
 //! holds, and reads no such block.
 //!
-//! Likewise it frees the blocks of large values first: a leaf that names values without blocks fails
-//! after a crash ("Internal error map->br_startblock == HOLESTARTBLOCK", `xfs_attr_rmtval_stale`).
+//! Likewise it frees the blocks of large values first: a leaf that names values without blocks
+//! fails after a crash ("Internal error map->br_startblock == HOLESTARTBLOCK",
+//! `xfs_attr_rmtval_stale`).
 
 use anyhow::{Result, bail, ensure};
 use xfs_format::ag::AgiSector;
@@ -81,8 +82,8 @@ impl Left {
         Ok(core.next_unlinked.get())
     }
 
-    /// The counters of the kernel's volume if it had freed them, too. A chunk that is empty then goes:
-    /// how many inodes are left is known from ours.
+    /// The counters of the kernel's volume if it had freed them, too. A chunk that is empty then
+    /// goes: how many inodes are left is known from ours.
     pub fn freed(&self, geometry: &Geometry, kernel: Counters, our_inodes: u64) -> Counters {
         let (blocks, inodes, free) = kernel;
         if self.inodes == 0 {

@@ -80,10 +80,11 @@ impl Rig {
         Ok(())
     }
 
-    /// Bytes that are allocated, with nothing pending and no block cached. Without those of a volume in
-    /// memory.
+    /// Bytes that are allocated, with nothing pending and no block cached. Without those of a
+    /// volume in memory.
     pub fn live_bytes_settled(&self) -> Result<i64> {
-        /// The overlays of a commit are freed in the background: as long as it goes on, and so much longer.
+        /// The overlays of a commit are freed in the background: as long as it goes on, and so much
+        /// longer.
         const PAUSE: Duration = Duration::from_millis(300);
         self.cool()?;
         let mut live = live_bytes();

@@ -23,7 +23,8 @@ pub(super) struct Plan<'t, 'b> {
     shares: Shares,
 }
 
-/// Which files have the extents of another one. Inodes are meant by their places in the list of all.
+/// Which files have the extents of another one. Inodes are meant by their places in the list of
+/// all.
 #[derive(Default)]
 struct Shares {
     leaders: HashMap<usize, usize>,

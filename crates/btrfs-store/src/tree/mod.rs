@@ -366,8 +366,8 @@ impl Tree {
         })
     }
 
-    /// Reads a child of a node, and those behind it up to the key `to` that are wanted, if it is not
-    /// in memory.
+    /// Reads a child of a node, and those behind it up to the key `to` that are wanted, if it is
+    /// not in memory.
     fn read_ahead(&self, node: &TreeBlock, slot: usize, to: &Key, is_wanted: impl Fn(&BlockPtr) -> bool) {
         if self.store.holds(&child_ptr(node, slot)) {
             return;

@@ -53,8 +53,8 @@ fn extents_count_once_for_each_set_whatever_the_size_of_a_part() {
     }
 }
 
-/// Many snapshots share many blocks: what is found of a block comes in any order, and the sets on the
-/// way to the one that all of them are must not be kept.
+/// Many snapshots share many blocks: what is found of a block comes in any order, and the sets on
+/// the way to the one that all of them are must not be kept.
 #[test]
 fn sets_are_as_many_as_addresses_not_as_records() {
     const SUBVOLUMES: u32 = 1000;

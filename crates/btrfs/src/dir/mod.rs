@@ -192,8 +192,8 @@ fn find_child(files: &Files, dir: &Arc<Inode>, name: &[u8]) -> Result<(Found, Ar
     Ok((found, inode))
 }
 
-/// Does the name still lead to the inode that it led to before the locks were taken? The stand-in for
-/// a subvolume gives way to the subvolume itself where that is moved to its name.
+/// Does the name still lead to the inode that it led to before the locks were taken? The stand-in
+/// for a subvolume gives way to the subvolume itself where that is moved to its name.
 fn is_still(files: &Files, dir: &Inode, name: &[u8], (found, inode): (&Found, &Inode)) -> Result<bool> {
     if names::find(&dir.tree, dir.ino, name)? != Some(*found) {
         return Ok(false);

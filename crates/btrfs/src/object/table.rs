@@ -1,7 +1,7 @@
 //! The inodes in memory: one object per (tree, number).
 //!
-//! An inode stays while it is open or the engine holds its `Arc` (dirty data does). Others stay up to
-//! a bound:
+//! An inode stays while it is open or the engine holds its `Arc` (dirty data does). Others stay up
+//! to a bound:
 //!
 //! ```text
 //!               load, make                 forgotten
@@ -41,8 +41,8 @@ const IDLE_PER_SHARD_MAX: usize = 512;
 /// Idle inodes looked at when one more comes.
 const SWEEP_STEPS: usize = 4;
 
-/// The share of the memory for changes that files in memory may take, and what one takes about, with
-/// its place in the tables.
+/// The share of the memory for changes that files in memory may take, and what one takes about,
+/// with its place in the tables.
 const MEMORY_SHARES: u64 = 8;
 const FILE_BYTES: u64 = 512;
 const FILES_PER_SHARD_MIN: u64 = 16;
@@ -156,8 +156,8 @@ impl InodeTable {
         }
     }
 
-    /// Parks nothing for a while: a view ends, and gives back what it refers to of all inodes, those
-    /// that are in memory; or the front end of a view does not say which files are open.
+    /// Parks nothing for a while: a view ends, and gives back what it refers to of all inodes,
+    /// those that are in memory; or the front end of a view does not say which files are open.
     pub(crate) fn keeping_all(&self) -> KeepAll {
         self.keeps_all.fetch_add(1, Ordering::SeqCst);
         KeepAll {

@@ -118,8 +118,8 @@ fn lock_all<'a>(dir: &'a Arc<Inode>, sources: &'a [Source<'a>]) -> Vec<Lock<'a>>
     all.into_iter().map(lock).collect()
 }
 
-/// Writes back what is dirty of the sources. Where nothing is dirty on the whole volume, nothing is of
-/// a source either whose lock the caller holds: data is counted under its file's lock.
+/// Writes back what is dirty of the sources. Where nothing is dirty on the whole volume, nothing is
+/// of a source either whose lock the caller holds: data is counted under its file's lock.
 fn flush_all(files: &Files, sources: &[Source<'_>]) -> Result<()> {
     if files.data().dirty_bytes() == 0 {
         return Ok(());
@@ -217,7 +217,8 @@ pub(super) fn make(
 
 /// Which sources were in memory for some time since they were marked. The others have not changed
 /// until now, and the caller has joined the transaction that has been running since they were read:
-/// an extent that one of them drops from now on is dropped and shared in one transaction, and stays.
+/// an extent that one of them drops from now on is dropped and shared in one transaction, and
+/// stays.
 fn changed_since(files: &Files, tree: &Tree, sources: &[Source<'_>]) -> Vec<usize> {
     let inodes = &files.objects().inodes;
     let has_changed = |source: &Source<'_>| match source.object {

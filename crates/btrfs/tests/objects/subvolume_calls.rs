@@ -207,8 +207,8 @@ fn received_uuids_defaults_and_labels_are_those_that_the_kernel_finds() {
     assert_sound(&volume);
 }
 
-/// The tree has no block yet when it dies, and the commit that writes it for the first time may drop
-/// it, too.
+/// The tree has no block yet when it dies, and the commit that writes it for the first time may
+/// drop it, too.
 #[test]
 fn subvolume_deleted_in_the_transaction_that_made_it_leaves_nothing() {
     if !can_run() {

@@ -17,14 +17,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Sources go to directories of the image, subvolumes have snapshots, equal files share extents, and
-//! the volume may lie in a partition:
+//! Sources go to directories of the image, subvolumes have snapshots, equal files share extents,
+//! and the volume may lie in a partition:
 //!
 //! ```
 //! use cowshed::image::{Builder, SubvolumeKind};
 //!
 //! # let dir = tempfile::tempdir()?;
-//! # let (root, home, image) = (dir.path().join("root"), dir.path().join("home"), dir.path().join("disk.img"));
+//! # let [root, home, image] = ["root", "home", "disk.img"].map(|name| dir.path().join(name));
 //! # std::fs::create_dir_all(&home)?;
 //! # std::fs::create_dir_all(root.join("etc"))?;
 //! # std::fs::write(root.join("etc/hostname"), "cow\n")?;
@@ -33,7 +33,8 @@
 //! let mut builder = Builder::new();
 //! builder.into_dir("@").from_dir(root).into_dir("@home").from_dir(home);
 //! builder.subvolume_of_kind("@", default).subvolume("@home").snapshot("@", "@first", read_only);
-//! builder.force_uid(0).force_gid(0).dedupe().chattr("*.log", "C")?.partition("root-x86-64".parse()?);
+//! builder.force_uid(0).force_gid(0).dedupe().chattr("*.log", "C")?;
+//! builder.partition("root-x86-64".parse()?);
 //! builder.map_users("uid 0 0 4294967295\ngid 0 0 4294967295".parse()?);
 //! let planned = builder.plan()?;
 //! assert_eq!(builder.write(&image)?.bytes, planned.bytes);

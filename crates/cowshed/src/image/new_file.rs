@@ -1,8 +1,8 @@
 //! A file that appears when it is complete.
 //!
 //! Until then it has no name where the file system can do that (`O_TMPFILE`), so that nothing of it
-//! is left whatever ends the process. Elsewhere it has a hidden name beside its own, which goes when
-//! it is given up; [`remove_unfinished`] is for a process that a signal ends.
+//! is left whatever ends the process. Elsewhere it has a hidden name beside its own, which goes
+//! when it is given up; [`remove_unfinished`] is for a process that a signal ends.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -145,7 +145,8 @@ fn descriptor_path(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// A file without a name. `None`: the file system has none, or there is no /proc to name it by later.
+/// A file without a name. `None`: the file system has none, or there is no /proc to name it by
+/// later.
 fn unnamed(dir: &Path) -> Result<Option<File>> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = match openat(CWD, dir, flags, Mode::from_raw_mode(0o666)) {

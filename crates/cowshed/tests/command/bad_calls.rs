@@ -1,5 +1,5 @@
-//! Calls about subvolumes that fail: each error is that of the kernel, on a copy of the same volume,
-//! and nothing is lost.
+//! Calls about subvolumes that fail: each error is that of the kernel, on a copy of the same
+//! volume, and nothing is lost.
 
 use std::fs;
 use std::path::Path;

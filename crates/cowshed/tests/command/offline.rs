@@ -465,8 +465,8 @@ fn beside_coreutils(seed: u64, commands: usize, between: usize) {
     scratch.assert_clean();
 }
 
-/// For the same reason coreutils 9 leaves the special bits of a file or directory that is there where
-/// its original has none.
+/// For the same reason coreutils 9 leaves the special bits of a file or directory that is there
+/// where its original has none.
 fn forget_special_bits_that_stayed(ours: &tree::Tree, their: &mut tree::Tree, dir: &Path) {
     for (path, node) in &mut their.nodes {
         let Some(our) = ours.nodes.get(path) else { continue };
@@ -477,8 +477,8 @@ fn forget_special_bits_that_stayed(ours: &tree::Tree, their: &mut tree::Tree, di
     }
 }
 
-/// coreutils 9 leaves the set-group-id bit that a new directory inherits where its original has none:
-/// it sets the mode as an access list, which has no such bit.
+/// coreutils 9 leaves the set-group-id bit that a new directory inherits where its original has
+/// none: it sets the mode as an access list, which has no such bit.
 fn forget_inherited_set_gid(tree: &mut tree::Tree) {
     const SET_GID: u32 = 0o2000;
     let is_set = |node: &tree::Node| node.kind == tree::Kind::Directory && node.mode & SET_GID != 0;

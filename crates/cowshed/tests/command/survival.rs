@@ -60,8 +60,8 @@ fn clients_see_the_end(transport: &str) {
             for client in clients {
                 let error = client.join().unwrap();
                 let errno = error.raw_os_error().unwrap_or(0);
-                // ENOTCONN, ECONNABORTED, ECANCELED (requests in the hands of a ring that goes away);
-                // EIO for pages on their way.
+                // ENOTCONN, ECONNABORTED, ECANCELED (requests in the hands of a ring that goes
+                // away); EIO for pages on their way.
                 assert!([107, 103, 125, 5].contains(&errno), "{transport}: {error}");
             }
             killed.elapsed()

@@ -1,5 +1,5 @@
-//! Blocks of values that do not fit a leaf. On V5 each has a header, on V4 they are the bytes of the
-//! value alone.
+//! Blocks of values that do not fit a leaf. On V5 each has a header, on V4 they are the bytes of
+//! the value alone.
 
 use std::mem::offset_of;
 

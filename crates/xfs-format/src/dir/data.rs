@@ -354,8 +354,8 @@ impl DirBlock {
         let end = tail(&self.bytes).map_or(0, |(_, _, end)| end);
         DataItems::new(&self.bytes, end, geometry)
     }
-    /// The entry that begins at `offset_bytes` of the block, where a leaf entry says it does. `None`
-    /// where none begins there.
+    /// The entry that begins at `offset_bytes` of the block, where a leaf entry says it does.
+    /// `None` where none begins there.
     pub fn entry_at(&self, geometry: &Geometry, offset_bytes: u32) -> Option<DirEntry<'_>> {
         self.items(geometry).entry_at(offset_bytes)
     }
@@ -390,8 +390,8 @@ impl DirDataBlock {
     pub fn items(&self, geometry: &Geometry) -> DataItems<'_> {
         DataItems::new(&self.bytes, self.bytes.len(), geometry)
     }
-    /// The entry that begins at `offset_bytes` of the block, where a leaf entry says it does. `None`
-    /// where none begins there.
+    /// The entry that begins at `offset_bytes` of the block, where a leaf entry says it does.
+    /// `None` where none begins there.
     pub fn entry_at(&self, geometry: &Geometry, offset_bytes: u32) -> Option<DirEntry<'_>> {
         self.items(geometry).entry_at(offset_bytes)
     }

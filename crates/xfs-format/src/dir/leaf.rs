@@ -1,5 +1,5 @@
-//! Leaf blocks: entries by hash. A directory with one leaf (form "leaf") keeps the free space of its
-//! data blocks at the end of it, one with several (form "node") in blocks of their own.
+//! Leaf blocks: entries by hash. A directory with one leaf (form "leaf") keeps the free space of
+//! its data blocks at the end of it, one with several (form "node") in blocks of their own.
 
 use std::mem::offset_of;
 

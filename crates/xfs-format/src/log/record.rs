@@ -133,8 +133,8 @@ impl RecordHeader {
         LogFormat::from_raw(self.fmt.get()).unwrap_or(LogFormat::Unknown)
     }
 
-    /// Checks all fields but `tail_lsn`, which counts in the newest record alone. `uuid` is that of the volume; old logs state none. `log_blocks` are
-    /// blocks of 512 bytes.
+    /// Checks all fields but `tail_lsn`, which counts in the newest record alone. `uuid` is that of
+    /// the volume; old logs state none. `log_blocks` are blocks of 512 bytes.
     pub fn verify(&self, uuid: Option<&Uuid>, log_blocks: u32) -> Result<(), Corrupt> {
         self.check(uuid, log_blocks)
             .map_err(|fault| fault.at(Site::of("log record header")))

@@ -323,8 +323,9 @@ impl Volume {
         Ok(block)
     }
 
-    /// Reads blocks that lie one behind the other at once, unless the first one is cached, and caches
-    /// those that are right. Faults of the others, and of the device, show when a block is read alone.
+    /// Reads blocks that lie one behind the other at once, unless the first one is cached, and
+    /// caches those that are right. Faults of the others, and of the device, show when a block is
+    /// read alone.
     pub(crate) fn read_ahead<B: Block>(&self, daddr: Daddr, len_bytes: u32, count: u32, owner: Owner) {
         let start = bytes_of(daddr);
         if count < 2 || self.cache.has((start, owner_key(owner))) {

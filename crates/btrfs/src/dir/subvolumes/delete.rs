@@ -22,8 +22,8 @@ use crate::{reclaim, subvol};
 /// Deletes the subvolume under a name, whatever it has in it, and returns it. Its space comes back
 /// in the background, once nothing in it is in use any more. Errors: those of removing a directory;
 /// `Invalid` (a directory that is no subvolume), `NotEmpty` (subvolumes are nested in it),
-/// `NotPermitted` (it is mounted by default, or the caller may not write into it), `Busy` (it is the
-/// root of a mount).
+/// `NotPermitted` (it is mounted by default, or the caller may not write into it), `Busy` (it is
+/// the root of a mount).
 pub(crate) fn delete(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<Arc<Subvol>> {
     remove(files, caller, dir, name, |child| {
         caller.need(child, Access::WRITE | Access::EXEC)

@@ -2,8 +2,8 @@
 //!
 //! An empty subvolume is made in the running transaction: its tree has no block until the next
 //! commit. The tree of a snapshot is made by a commit ([`btrfs_store::jobs::NewSnapshot`]), and has
-//! no name then: a crash leaves an orphan, which the next mount drops. Its name is an operation like
-//! others, made durable by a second commit.
+//! no name then: a crash leaves an orphan, which the next mount drops. Its name is an operation
+//! like others, made durable by a second commit.
 
 mod delete;
 mod list;

@@ -94,8 +94,8 @@ pub fn search(file: &File, what: &Search, take: ItemSink<'_>) -> Result<()> {
     Ok(())
 }
 
-/// As [`search`], of items of one type. Of mounts of ours. Errors: `ENOTTY` from programs that serve
-/// mounts since before there was the call.
+/// As [`search`], of items of one type. Of mounts of ours. Errors: `ENOTTY` from programs that
+/// serve mounts since before there was the call.
 pub fn search_type(file: &File, what: &Search, ty: u8, take: ItemSink<'_>) -> Result<()> {
     let mut page = SearchPage::new_zeroed();
     page.key = key_of(what, what.from);

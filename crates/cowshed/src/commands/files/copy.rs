@@ -263,8 +263,8 @@ impl<'s> Copier<'s> {
         self.options.form == Form::Copy && (stat.kind == Regular || is_special && !self.options.is_recursive)
     }
 
-    /// Whether contents go to where a symbolic link leads. On the host, what a hostile image put there
-    /// earlier, or another user, is replaced.
+    /// Whether contents go to where a symbolic link leads. On the host, what a hostile image put
+    /// there earlier, or another user, is replaced.
     fn writes_through(&self, to: &Place, is_operand: bool) -> bool {
         to.side.is_image() || (is_operand && self.options.follow == Follow::Yes)
     }

@@ -331,8 +331,8 @@ fn parse(session: &Session<'_>, words: &[OsString]) -> Result<Plan> {
     Ok(plan)
 }
 
-/// A shell pattern over all of a name: `*`, `?`, `[...]`, and a backslash before what is meant as it
-/// is.
+/// A shell pattern over all of a name: `*`, `?`, `[...]`, and a backslash before what is meant as
+/// it is.
 fn matches(glob: &[u8], name: &[u8]) -> bool {
     // Where to go on if what follows the last star does not fit.
     let (mut at, mut in_name) = (0, 0);

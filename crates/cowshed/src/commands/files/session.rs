@@ -406,7 +406,8 @@ impl<'b> Session<'b> {
             .any(|Moved { from, is_dir }| from.is_same_entry(place) || *is_dir && place.is_below(from, Follow::No))
     }
 
-    /// Commits, or gives up. `remove` removes what was moved, and complains by itself. The exit code.
+    /// Commits, or gives up. `remove` removes what was moved, and complains by itself. The exit
+    /// code.
     ///
     /// What was moved to another side is removed last, and only if all else is durable: the images
     /// that it was moved to first, then those that it is removed from, which have no other changes.

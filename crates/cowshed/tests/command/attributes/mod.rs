@@ -113,7 +113,8 @@ pub fn make_shared_dir(root: &Path) -> PathBuf {
     dir
 }
 
-/// The kinds of mounts of the superuser: of a block device, and not, and without requests for opens.
+/// The kinds of mounts of the superuser: of a block device, and not, and without requests for
+/// opens.
 pub const KINDS: [&str; 3] = ["suid", "suid,noloop", "suid,no_open"];
 
 pub fn can_run() -> Option<()> {

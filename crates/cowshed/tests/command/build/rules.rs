@@ -111,7 +111,8 @@ fn labels_of_selinux_are_by_file_contexts() {
     for label in ["default_t", "etc_t", "hostname_etc_t"] {
         assert!(tree.contains(label), "{label}");
     }
-    // root, home, home/user; etc, conf.d, empty, hostname, notes (one inode with home/user/notes), link
+    // root, home, home/user; etc, conf.d, empty, hostname, notes (one inode with home/user/notes),
+    // link
     assert_eq!(
         tree.matches("security.selinux").count(),
         tree.matches("object_r").count()

@@ -152,7 +152,8 @@ fn image_that_cannot_be_written_is_read_and_its_writing_refused() {
     assert!(fs::read(&scratch.image).unwrap() == before);
 }
 
-/// Small files can be changed in an image that fits its contents; what does not fit says what to do.
+/// Small files can be changed in an image that fits its contents; what does not fit says what to
+/// do.
 #[test]
 fn image_without_slack_takes_small_changes_and_says_how_to_make_room() {
     let scratch = Scratch::new();

@@ -26,8 +26,8 @@ fn shell_runs_lines_from_a_pipe() {
     assert_eq!(here(&volume, "cat I:/moved").ok().text(), "hello\n");
 }
 
-/// Types on a terminal, which script(1) makes: all at once, before the commands have run. Gives what
-/// is shown.
+/// Types on a terminal, which script(1) makes: all at once, before the commands have run. Gives
+/// what is shown.
 fn typed(volume: &Scratch, keys: &str) -> String {
     fs::write(volume.path("keys"), keys).unwrap();
     let line = format!(

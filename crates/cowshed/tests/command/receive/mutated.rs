@@ -9,7 +9,8 @@ use btrfs_stream::{Command, Node, Time, Version, Writer};
 use crate::extents::Dice;
 use crate::support::{Scratch, run};
 
-/// Streams of a run; `COWSHED_MUTATED_ROUNDS` says otherwise, `COWSHED_MUTATED_SEED` where to begin.
+/// Streams of a run; `COWSHED_MUTATED_ROUNDS` says otherwise, `COWSHED_MUTATED_SEED` where to
+/// begin.
 const ROUNDS: u64 = 150;
 /// Streams between two checks of the volume.
 const CHECK_EACH: u64 = 25;

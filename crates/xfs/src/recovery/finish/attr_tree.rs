@@ -1,5 +1,5 @@
-//! Leaves of attributes that are split, joined and freed, so that a fork has as many blocks as after
-//! Linux finished the change. Nodes are not split or joined: that is refused by name.
+//! Leaves of attributes that are split, joined and freed, so that a fork has as many blocks as
+//! after Linux finished the change. Nodes are not split or joined: that is refused by name.
 
 use xfs_format::attr::{
     AttrEntryHead, AttrLeafBlock, AttrLeafHeader, AttrLeafHeaderV5, AttrLocalHead, AttrNew, AttrRemoteHead,

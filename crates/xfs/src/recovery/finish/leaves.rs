@@ -73,8 +73,8 @@ impl Leaves {
         Some((leaf, self.leaves.get(leaf)?.len().checked_sub(1)?))
     }
 
-    /// Where Linux puts a new extent before the one at a place: between two leaves it goes to the end of
-    /// the first one, whose key it finds.
+    /// Where Linux puts a new extent before the one at a place: between two leaves it goes to the
+    /// end of the first one, whose key it finds.
     fn place_of_new(&self, (leaf, index): (usize, usize)) -> (usize, usize) {
         let before = leaf.checked_sub(1).filter(|_| index == 0);
         let before = before.and_then(|leaf| Some((leaf, self.leaves.get(leaf)?.len())));

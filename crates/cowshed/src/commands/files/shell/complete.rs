@@ -13,8 +13,8 @@ use super::words::{escaped, last_word};
 /// The names that are shown at once at most.
 const NAMES_MAX: usize = 10_000;
 
-/// Where the last word of `line` begins, and what may stand there. `commands`: what a line may begin
-/// with.
+/// Where the last word of `line` begins, and what may stand there. `commands`: what a line may
+/// begin with.
 pub fn complete(base: &Base, commands: &[String], line: &str) -> (usize, Vec<String>) {
     let (start, word) = last_word(line);
     if line[..start].trim().is_empty() {
