@@ -5,6 +5,7 @@
 //! takes the queue, adds what its merges do to tree blocks, and [`run`] turns the rest into edits
 //! of the extent tree, round by round until nothing is left. See docs/design/references.md.
 
+mod deltas;
 mod queue;
 mod record;
 pub mod run;

@@ -6,6 +6,7 @@ use btrfs_format::hash::extent_data_ref_hash;
 use btrfs_format::view::BackRef;
 use btrfs_format::{Key, KeyType, LogicalAddr, ObjectId, TreeId};
 
+use super::deltas::Deltas;
 use super::{RefChange, RefKind};
 use crate::error::{Error, Result};
 
@@ -110,37 +111,30 @@ pub struct Head {
     pub(crate) set_full_backref: bool,
     /// The tree that lets go took the block for its own alone: no other reference may be left.
     pub(crate) is_last: bool,
-    pub(crate) deltas: Vec<(RefName, i64)>,
+    pub(super) deltas: Deltas,
 }
 
 impl Head {
     pub(crate) fn add(&mut self, name: RefName, delta: i64) {
-        match self.deltas.iter_mut().find(|(n, _)| *n == name) {
-            Some((_, count)) => *count += delta,
-            None => {
-                if self.deltas.is_empty() {
-                    // Most have one.
-                    self.deltas.reserve_exact(1);
-                }
-                self.deltas.push((name, delta));
-                return;
-            }
-        }
-        self.deltas.retain(|(_, count)| *count != 0);
+        self.deltas.add(name, delta);
+    }
+
+    pub(crate) fn deltas(&self) -> &[(RefName, i64)] {
+        self.deltas.as_slice()
     }
 
     pub(crate) fn net(&self) -> i64 {
-        self.deltas.iter().map(|(_, count)| count).sum()
+        self.deltas().iter().map(|(_, count)| count).sum()
     }
 
     /// Some references of the extent are dropped.
     pub(crate) fn drops_any(&self) -> bool {
-        self.deltas.iter().any(|(_, count)| *count < 0)
+        self.deltas().iter().any(|(_, count)| *count < 0)
     }
 
     /// Running it would change nothing.
     pub(crate) fn is_noop(&self) -> bool {
-        !self.is_new && !self.set_full_backref && self.deltas.is_empty()
+        !self.is_new && !self.set_full_backref && self.deltas().is_empty()
     }
 }
 
@@ -157,7 +151,9 @@ pub struct RefQueue {
 impl RefQueue {
     /// What is pending for one extent.
     pub(crate) fn pending(&self, addr: LogicalAddr) -> Vec<(RefName, i64)> {
-        self.heads.get(&addr).map_or_else(Vec::new, |head| head.deltas.clone())
+        self.heads
+            .get(&addr)
+            .map_or_else(Vec::new, |head| head.deltas().to_vec())
     }
 
     fn contradict(&mut self, what: String) {
@@ -215,7 +211,7 @@ impl RefQueue {
             is_new: true,
             set_full_backref: false,
             is_last: false,
-            deltas: vec![(RefName::TreeBlock { root }, 1)],
+            deltas: Deltas::of_one(RefName::TreeBlock { root }),
         };
         if self.heads.insert(addr, head).is_some() {
             self.contradict(format!("block {addr} was free, and has references"));

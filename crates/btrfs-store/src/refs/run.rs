@@ -41,14 +41,11 @@ pub(crate) enum Outcome {
 /// Refs and flags of an extent as they will be when everything queued has run; `None` where it has
 /// no item.
 pub(crate) fn load_record(tree: &Tree, addr: LogicalAddr) -> Result<Option<(Key, ExtentRecord)>> {
-    let top = Key::new(ObjectId(addr.get()), KeyType::METADATA_ITEM, u64::MAX);
-    let Some((key, item)) = tree.floor(&top)? else {
+    let first = Key::new(ObjectId(addr.get()), KeyType::EXTENT_ITEM, 0);
+    let last = Key::new(first.objectid, KeyType::METADATA_ITEM, u64::MAX);
+    let Some((key, item)) = tree.floor_from(&first, &last)? else {
         return Ok(None);
     };
-    let is_extent = key.ty == KeyType::METADATA_ITEM || key.ty == KeyType::EXTENT_ITEM;
-    if key.objectid != top.objectid || !is_extent {
-        return Ok(None);
-    }
     match ExtentRecord::decode(&key, &item) {
         Some(record) => Ok(Some((key, record))),
         None => Err(corrupt(format!("extent item {key} does not parse"))),
@@ -190,10 +187,10 @@ pub(crate) fn run_head(
     }
     // Additions first: a reference that moves from one name to another must not pass through zero.
     for (name, delta) in head
-        .deltas
+        .deltas()
         .iter()
         .filter(|(_, d)| *d > 0)
-        .chain(head.deltas.iter().filter(|(_, d)| *d < 0))
+        .chain(head.deltas().iter().filter(|(_, d)| *d < 0))
     {
         run.change(&mut record, *name, *delta)?;
     }
@@ -254,5 +251,85 @@ fn new_record(
         flags,
         block_info,
         inline: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Engine, memory_device};
+
+    const ADDR: LogicalAddr = LogicalAddr(1 << 40);
+    const LEN_BYTES: u64 = 4096;
+
+    fn of_file(ino: u64) -> RefName {
+        RefName::ExtentData {
+            root: TreeId::FS,
+            ino: ObjectId(ino),
+            offset: 0,
+        }
+    }
+
+    /// What a change of one reference makes of the reference items.
+    fn changed(tree: &Tree, name: RefName, delta: i64) -> Vec<(Key, Edit)> {
+        let format = ExtentFormat {
+            nodesize_bytes: 16384,
+            is_skinny: true,
+        };
+        let mut head = Head {
+            len_bytes: LEN_BYTES,
+            ..Head::default()
+        };
+        head.add(name, delta);
+        let mut edits = Vec::new();
+        let outcome = run_head(
+            tree,
+            &format,
+            Generation(9),
+            (ADDR, &head),
+            || unreachable!(),
+            &mut edits,
+        );
+        assert_eq!(outcome.unwrap(), Outcome::Kept);
+        edits.retain(|(key, _)| key.ty == KeyType::EXTENT_DATA_REF);
+        edits
+    }
+
+    /// Linux puts a reference whose key is taken behind it, and leaves it there when the one before
+    /// it is dropped.
+    #[test]
+    fn data_references_are_found_behind_others_and_behind_gaps() {
+        let engine = Engine::open(vec![memory_device(256 << 20, 16384)]);
+        let tree = engine.store.forest().require(TreeId::EXTENT).unwrap();
+        let mut record = ExtentRecord {
+            refs: 9,
+            generation: Generation(7),
+            flags: extent_flags::DATA,
+            block_info: None,
+            inline: Vec::new(),
+        };
+        let (behind, after_gap, at_home) = (of_file(300), of_file(301), of_file(302));
+        let moved = |name: RefName, by: u64| {
+            let own = name.key(ADDR);
+            Key::new(own.objectid, own.ty, own.offset + by)
+        };
+        let item = |key, name, count| (key, Some(keyed_ref_bytes(&name, count).into()));
+        let extent = Key::new(ObjectId(ADDR.get()), KeyType::EXTENT_ITEM, LEN_BYTES);
+        tree.apply(
+            [
+                (extent, Some(record.encode().into())),
+                item(behind.key(ADDR), of_file(400), 1),
+                item(moved(behind, 1), behind, 2),
+                item(moved(after_gap, 3), after_gap, 3),
+                item(at_home.key(ADDR), at_home, 3),
+            ]
+            .into_iter(),
+        );
+        for (name, by, count) in [(behind, 1, 2), (after_gap, 3, 3), (at_home, 0, 3)] {
+            let key = moved(name, by);
+            assert_eq!(changed(&tree, name, 1), [item(key, name, count + 1)]);
+            assert_eq!(changed(&tree, name, -1), [item(key, name, count - 1)]);
+        }
+        assert_eq!(changed(&tree, of_file(303), 1), [], "it is in the extent's item");
     }
 }

@@ -176,42 +176,61 @@ impl Tree {
 
     /// The last item at or below `key`.
     pub(crate) fn floor(&self, key: &Key) -> Result<Option<(Key, Item)>> {
-        let state = self.state.read();
-        let mut at = *key;
-        // Each round moves `at` below a deleted entry; committed leaves are looked up again only
-        // when it leaves them.
-        let mut committed: Option<Option<(Key, Item)>> = None;
-        loop {
-            let active = state.active.range(..=at).next_back();
-            let frozen = state.frozen.as_ref().and_then(|f| f.range(..=at).next_back());
-            let pending = match (active, frozen) {
-                (Some(a), Some(f)) => Some(if a.0 >= f.0 { a } else { f }),
-                (a, f) => a.or(f),
-            };
-            if committed
-                .as_ref()
-                .is_none_or(|c| c.as_ref().is_some_and(|(k, _)| *k > at))
-            {
-                committed = Some(self.floor_committed(state.root, &at)?);
-            }
-            let below = committed.as_ref().and_then(Option::as_ref);
-            match (pending, below) {
-                (Some((pk, _)), Some((k, item))) if k > pk => return Ok(Some((*k, item.clone()))),
-                (Some((pk, Some(bytes))), _) => return Ok(Some((*pk, Item::Pending(bytes.clone())))),
-                (Some((pk, None)), _) => match pk.prev() {
-                    Some(prev) => at = prev,
-                    None => return Ok(None),
-                },
-                (None, below) => return Ok(below.cloned()),
-            }
+        self.floor_from(&Key::MIN, key)
+    }
+
+    /// The last item from `from` to `key`, both included. Items that are deleted and not committed
+    /// are passed one by one: the nearer `from` is, the fewer they are.
+    pub fn floor_from(&self, from: &Key, key: &Key) -> Result<Option<(Key, Item)>> {
+        if from > key {
+            return Ok(None);
         }
+        let state = self.state.read();
+        let range = *from..=*key;
+        let mut active = state.active.range(range.clone()).rev().peekable();
+        let frozen = state.frozen.iter();
+        let mut frozen = frozen.flat_map(|frozen| frozen.range(range.clone()).rev()).peekable();
+        // What the committed tree has at or below `at`. Each round moves `at` below a deleted entry.
+        let mut committed = self.floor_committed(state.root, key)?;
+        loop {
+            let pending = match (active.peek(), frozen.peek()) {
+                (Some(a), Some(f)) => Some(if a.0 >= f.0 { *a } else { *f }),
+                (a, f) => a.or(f).copied(),
+            };
+            let found = match (pending, &committed) {
+                (Some((pending, _)), Some((at, _))) if at > pending => committed,
+                (Some((at, Some(bytes))), _) => Some((*at, Item::Pending(bytes.clone()))),
+                (Some((deleted, None)), _) => {
+                    active.next_if(|(at, _)| at == &deleted);
+                    frozen.next_if(|(at, _)| at == &deleted);
+                    if committed.as_ref().is_some_and(|(at, _)| at == deleted) {
+                        committed = match deleted.prev() {
+                            Some(prev) if prev >= *from => self.floor_beside(state.root, committed, &prev)?,
+                            _ => None,
+                        };
+                    }
+                    continue;
+                }
+                (None, _) => committed,
+            };
+            return Ok(found.filter(|(at, _)| at >= from));
+        }
+    }
+
+    /// As [`Tree::floor_committed`], of a key that is likely to be of the leaf of another item.
+    fn floor_beside(&self, root: RootPtr, beside: Option<(Key, Item)>, key: &Key) -> Result<Option<(Key, Item)>> {
+        if let Some((_, Item::Leaf { block, slot })) = beside
+            && let Some(slot) = slot.checked_sub(1)
+            && block.key(slot) <= *key
+        {
+            return Ok(Some((block.key(slot), Item::Leaf { block, slot })));
+        }
+        self.floor_committed(root, key)
     }
 
     /// The last item at or below `key` whose object id and type are those of `key`.
     pub fn floor_same_type(&self, key: &Key) -> Result<Option<(Key, Item)>> {
-        Ok(self
-            .floor(key)?
-            .filter(|(found, _)| found.objectid == key.objectid && found.ty == key.ty))
+        self.floor_from(&Key { offset: 0, ..*key }, key)
     }
 
     /// All items from `from` to `to`, both included, in key order.

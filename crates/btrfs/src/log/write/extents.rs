@@ -97,24 +97,47 @@ fn extent_key(ino: ObjectId, offset: u64) -> Key {
     Key::new(ino, KeyType::EXTENT_DATA, offset)
 }
 
+/// The items of a file that overlap ranges, which are asked for in ascending order.
+struct Overlapping<'t> {
+    tree: &'t Tree,
+    ino: ObjectId,
+    /// No item that begins before reaches into the ranges to come.
+    from: u64,
+}
+
+impl<'t> Overlapping<'t> {
+    fn new(tree: &'t Tree, ino: ObjectId) -> Self {
+        Self { tree, ino, from: 0 }
+    }
+
+    /// The items that overlap a range, whole.
+    fn next(&mut self, range: &Range<u64>) -> Step<Vec<Span>> {
+        let mut spans = Vec::new();
+        let mut from = range.start;
+        let first = extent_key(self.ino, self.from.min(from));
+        if let Some((key, item)) = self.tree.floor_from(&first, &extent_key(self.ino, from))? {
+            let span = Span::new(&key, item)?;
+            if span.range.end > from {
+                from = span.range.end;
+                spans.push(span);
+            }
+        }
+        if from < range.end {
+            let last = extent_key(self.ino, range.end - 1);
+            let mut cursor = self.tree.cursor(extent_key(self.ino, from), last);
+            while let Some((key, item)) = cursor.next()? {
+                spans.push(Span::new(&key, item)?);
+            }
+        }
+        let reaches_beyond = spans.last().filter(|span| span.range.end > range.end);
+        self.from = reaches_beyond.map_or(range.end, |span| span.range.start);
+        Ok(spans)
+    }
+}
+
 /// The items that overlap a range, whole.
 fn overlapping(tree: &Tree, ino: ObjectId, range: &Range<u64>) -> Step<Vec<Span>> {
-    let mut spans = Vec::new();
-    let mut from = range.start;
-    if let Some((key, item)) = tree.floor_same_type(&extent_key(ino, from))? {
-        let span = Span::new(&key, item)?;
-        if span.range.end > from {
-            from = span.range.end;
-            spans.push(span);
-        }
-    }
-    if from < range.end {
-        let mut cursor = tree.cursor(extent_key(ino, from), extent_key(ino, range.end - 1));
-        while let Some((key, item)) = cursor.next()? {
-            spans.push(Span::new(&key, item)?);
-        }
-    }
-    Ok(spans)
+    Overlapping::new(tree, ino).next(range)
 }
 
 /// What changes in the log for a file's extents.
@@ -159,8 +182,11 @@ impl Collector<'_> {
         // What goes out of the log is settled for all ranges together: one hole in it may lie
         // across several of them.
         let mut found = Found::default();
+        let tree = self.tree.clone();
+        let mut items = Overlapping::new(&tree, ino);
         for range in touched.iter() {
-            self.range_of_file(file, range, &mut found)?;
+            let spans = items.next(&range)?;
+            self.range_of_file(file, range, spans, &mut found)?;
         }
         if !is_first {
             self.clear(ino, &found.cleared)?;
@@ -174,8 +200,9 @@ impl Collector<'_> {
         Ok(())
     }
 
-    /// Finds what makes the log say of a range what the file says now.
-    fn range_of_file(&self, file: File, range: Range<u64>, found: &mut Found) -> Step<()> {
+    /// Finds what makes the log say of a range what the file says now. `spans`: the file's items
+    /// that overlap it.
+    fn range_of_file(&self, file: File, range: Range<u64>, spans: Vec<Span>, found: &mut Found) -> Step<()> {
         let File {
             ino,
             is_new,
@@ -183,7 +210,6 @@ impl Collector<'_> {
             end,
             ..
         } = file;
-        let spans = overlapping(&self.tree, ino, &range)?;
         let mut at = range.start;
         let mut hole = |gap: Range<u64>| {
             if !is_new {
@@ -230,8 +256,9 @@ impl Collector<'_> {
             return Ok(());
         };
         let mut last = None;
+        let mut items = Overlapping::new(&log, ino);
         for range in ranges.iter() {
-            for span in overlapping(&log, ino, &range)? {
+            for span in items.next(&range)? {
                 let start = span.range.start;
                 if last.replace(start) == Some(start) {
                     continue;
