@@ -175,6 +175,8 @@ finding_ids! {
     RootUnreferenced = "root-unreferenced", Error;
     /// A reference names a subvolume that does not exist.
     RootRefDangling = "root-ref-dangling", Error;
+    /// The subvolume that is mounted by default does not exist.
+    RootDefaultMissing = "root-default-missing", Error;
     /// The directory entry that a root reference names does not exist.
     RootDirEntryMissing = "root-dir-entry-missing", Error;
     /// A directory entry names a subvolume without a root reference.

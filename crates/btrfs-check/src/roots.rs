@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use btrfs_format::features::compat_ro;
 use btrfs_format::items::{FreeSpaceHeader, InodeItem, RootItem};
-use btrfs_format::view::{FileExtentView, file_extent, fixed, root_item, root_ref};
+use btrfs_format::view::{FileExtentView, dir_entries, file_extent, fixed, root_item, root_ref};
 use btrfs_format::{Key, KeyType, ObjectId, TreeId, Uuid};
 
 use crate::block::Block;
@@ -12,6 +12,9 @@ use crate::finding::{FindingId as Id, Site};
 use crate::util::{count, is_aligned};
 use crate::volume::Volume;
 use crate::walk::{Cx, Root, Shared, item_site};
+
+/// Of the root tree's own directory: the subvolume that is mounted where no other is asked for.
+const DEFAULT_NAME: &[u8] = b"default";
 
 /// Where a subvolume hangs: one side of the pair of references.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +63,8 @@ pub(crate) struct Roots {
     /// By parent and subvolume.
     pub(crate) links: BTreeMap<(u64, u64), RootLink>,
     pub(crate) orphans: BTreeSet<u64>,
+    /// The subvolume that is mounted by default, where an item says so.
+    default: Option<(TreeId, Site)>,
     pub(crate) whole: bool,
     /// Version 1 space caches by the start of their block group.
     pub(crate) caches: Vec<(u64, FreeSpaceHeader)>,
@@ -162,6 +167,11 @@ fn read_item(cx: &mut Cx<'_>, roots: &mut Roots, leaf: &Block, key: Key, data: &
                 file.extents.push((key.offset, addr, extent.num_bytes.get()));
             }
         }
+        KeyType::DIR_ITEM if key.objectid == ObjectId::ROOT_TREE_DIR => {
+            if let Some(entry) = dir_entries(data).find(|entry| entry.name == DEFAULT_NAME) {
+                roots.default = Some((Key::from(entry.head.location).objectid.tree_id(), site));
+            }
+        }
         KeyType::INODE_REF
         | KeyType::DIR_ITEM
         | KeyType::DIR_INDEX
@@ -224,6 +234,13 @@ pub(crate) fn check(cx: &mut Cx<'_>, roots: &Roots) {
             cx.incomplete = true;
             cx.sink.add(Id::RootMissing, Site::tree(tree), "no root item");
         }
+    }
+    if let Some((id, site)) = &roots.default
+        && roots.get(*id).is_none_or(|tree| tree.refs == 0)
+        && roots.whole
+    {
+        let what = format!("subvolume {id} is mounted by default, and does not exist");
+        cx.sink.add(Id::RootDefaultMissing, site.clone(), what);
     }
     let mut blocks: BTreeMap<u64, TreeId> = BTreeMap::new();
     for tree in roots.trees.values() {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use btrfs_format::features::{compat_ro, flag_names, incompat};
+use btrfs_format::features::{compat_ro, flag_names, incompat, super_flags};
 use btrfs_format::items::DevItem;
 use btrfs_format::superblock::{MAGIC, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, SYSTEM_CHUNK_ARRAY_BYTES};
 use btrfs_format::{ChecksumType, Superblock, Uuid};
@@ -52,6 +52,14 @@ const KNOWN_INCOMPAT: u64 = incompat::MIXED_BACKREF
     | incompat::SIMPLE_QUOTA;
 const KNOWN_COMPAT_RO: u64 =
     compat_ro::FREE_SPACE_TREE | compat_ro::FREE_SPACE_TREE_VALID | compat_ro::VERITY | compat_ro::BLOCK_GROUP_TREE;
+
+/// Others are unknown, or of a conversion that was interrupted: such a volume is not mounted.
+const KNOWN_FLAGS: u64 = super_flags::WRITTEN
+    | super_flags::RELOC
+    | super_flags::ERROR
+    | super_flags::SEEDING
+    | super_flags::METADUMP
+    | super_flags::METADUMP_V2;
 
 /// Reads and judges one copy of a superblock. `Err` says what is wrong; `None` where there is none
 /// at all.
@@ -216,6 +224,11 @@ fn check_fields(sink: &mut Sink, sb: &Superblock) -> bool {
     }
     if !sb.label.contains(&0) {
         bad("label without end".into(), false);
+    }
+    let refused = sb.flags.get() & !KNOWN_FLAGS;
+    if refused != 0 {
+        let names = flag_names(refused, super_flags::NAMES).join(", ");
+        bad(format!("flags that no volume in use has: {names}"), false);
     }
     let fsid = if sb.incompat_flags.get() & incompat::METADATA_UUID != 0 {
         sb.metadata_uuid

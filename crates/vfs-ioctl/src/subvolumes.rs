@@ -17,7 +17,7 @@ use crate::wire::btrfs::{
 use crate::wire::search::{SEARCH, SearchPage};
 use crate::wire::{self, Snapshot, SubvolumePage};
 
-/// Items looked at in one search for a type: some milliseconds, in which no commit may run.
+/// Items looked at in one search for types: some milliseconds, in which no commit may run.
 const LOOKED_AT_MAX: u32 = 50_000;
 
 impl<V: Volume + ?Sized + 'static> Front<V> {
@@ -190,7 +190,7 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
                 reply(output, page.as_bytes())
             }
             btrfs::TREE_SEARCH => self.search(ctx, node, argument(input)?, output),
-            SEARCH => self.search_type(ctx, node, argument(input)?, output),
+            SEARCH => self.search_types(ctx, node, argument(input)?, output),
             wire::SUBVOLUME => {
                 let from = argument::<U64>(input)?.get();
                 let mut page = SubvolumePage::new_zeroed();
@@ -216,16 +216,15 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
         reply(output, page.as_bytes())
     }
 
-    /// As [`Self::search`], of items of one type.
-    fn search_type(&self, ctx: &Context, node: NodeId, call: &SearchPage, output: &mut [u8]) -> Result<IoctlReply> {
+    /// As [`Self::search`], of items of some types.
+    fn search_types(&self, ctx: &Context, node: NodeId, call: &SearchPage, output: &mut [u8]) -> Result<IoctlReply> {
         let mut page = *call;
         let what = search_of(&call.key)?;
         let mut items = Items::new(&mut page.buf, call.key.nr_items.get());
         let (mut looked_at, mut next) = (0, None);
         let mut take = |key: ItemKey, bytes: &[u8], transid: u64| {
             looked_at += 1;
-            let is_meant = u32::from(key.1) == call.ty.get();
-            let flow = match is_meant {
+            let flow = match call.types.contains(&key.1) {
                 true => items.put(key, bytes, transid),
                 false if looked_at > LOOKED_AT_MAX => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),

@@ -331,6 +331,7 @@ fn ours(subcommand: &str) -> Command {
 /// Peak memory of the process that has this image mounted.
 fn peak_bytes(image: &Path) -> Result<u64> {
     let image = image.display().to_string();
+    let ours = run::released("cowshed");
     let mut youngest = None;
     for process in std::fs::read_dir("/proc")? {
         let process = process?.path();
@@ -340,13 +341,16 @@ fn peak_bytes(image: &Path) -> Result<u64> {
             continue;
         };
         let mut words = command.split('\0');
-        if words.next().is_some_and(|program| program.ends_with("/cowshed")) && words.any(|word| word == image) {
+        let is_ours = words
+            .next()
+            .is_some_and(|name| Path::new(name).file_name() == ours.file_name());
+        if is_ours && words.any(|word| word == image) {
             // The process of the mount before may not be gone yet.
             let started = started_ticks(&stat).context("no start time")?;
             youngest = youngest.max(Some((started, status)));
         }
     }
-    let (_, status) = youngest.with_context(|| format!("nobody has {image} mounted"))?;
+    let (_, status) = youngest.with_context(|| format!("no process has {image} mounted"))?;
     let kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = kib.and_then(|kib| kib.trim().strip_suffix(" kB")).context("no VmHWM")?;
     Ok(kib.parse::<u64>()? << 10)

@@ -296,6 +296,11 @@ fn plant_roots(id: Id, bases: &Bases) -> Option<Planted> {
             image.remove(TreeId::ROOT, of_type(KeyType::ROOT_BACKREF));
         }
         Id::RootRefDangling => drop(image.remove(TreeId::ROOT, root_item(SNAP))),
+        Id::RootDefaultMissing => image.edit(
+            TreeId::ROOT,
+            |item| item.key.ty == KeyType::DIR_ITEM && item.data.ends_with(b"default"),
+            |item| item.data[..8].copy_from_slice(&999u64.to_le_bytes()),
+        ),
         Id::RootDirEntryMissing => {
             let entry = |item: &Item| item.key.ty == KeyType::DIR_INDEX && item.data.ends_with(b"snap");
             image.remove(TreeId::FS, entry);

@@ -539,7 +539,7 @@ mod tests {
     /// Pages end where they are full, where as many were found as are wanted, and where very much
     /// was looked at: together they have what one search finds.
     #[test]
-    fn pages_of_items_of_a_type_have_all_of_them_once() {
+    fn pages_of_items_of_types_have_all_of_them_once() {
         const FILES: usize = 13_000;
         let env = Arc::new(FixedEnv::default());
         let mount = Mount::open(memory_volume(16384), env.clone(), EngineOptions::default()).unwrap();
@@ -572,14 +572,16 @@ mod tests {
         };
         fs.search(&ctx, NodeId::ROOT, &what, &mut take).unwrap();
         let front = Front::new(Arc::new(fs), env);
-        for (ty, wanted, pages_min) in [
-            (KeyType::EXTENT_DATA, u32::MAX, 15),
-            (KeyType::EXTENT_DATA, 3, FILES / 20 / 3),
-            (KeyType::XATTR_ITEM, u32::MAX, 2),
+        let (data, link, attr) = (KeyType::EXTENT_DATA, KeyType::INODE_REF, KeyType::XATTR_ITEM);
+        for (types, wanted, pages_min) in [
+            ([data; 4], u32::MAX, 15),
+            ([data; 4], 3, FILES / 20 / 3),
+            ([attr; 4], u32::MAX, 2),
+            ([attr, data, link, data], u32::MAX, 50),
         ] {
             let mut found = Vec::new();
             let mut page = SearchPage::new_zeroed();
-            (page.key.tree_id, page.ty) = (what.tree.into(), u32::from(ty.0).into());
+            (page.key.tree_id, page.types) = (what.tree.into(), types.map(|ty| ty.0));
             (page.key.max_objectid, page.key.max_offset) = (u64::MAX.into(), u64::MAX.into());
             (page.key.max_type, page.key.max_transid) = (255.into(), u64::MAX.into());
             let mut pages = 0;
@@ -604,9 +606,10 @@ mod tests {
                     rest = behind;
                 }
             }
-            assert!(pages >= pages_min, "type {ty:?}: {pages} pages");
-            let meant: Vec<_> = all.iter().filter(|((_, one, _), _)| *one == ty.0).cloned().collect();
-            assert_eq!(found, meant, "type {ty:?}");
+            assert!(pages >= pages_min, "{types:?}: {pages} pages");
+            let is_meant = |key: &ItemKey| types.contains(&KeyType(key.1));
+            let meant: Vec<_> = all.iter().filter(|(key, _)| is_meant(key)).cloned().collect();
+            assert_eq!(found, meant, "{types:?}");
         }
         front.destroy();
     }

@@ -94,12 +94,12 @@ pub fn search(file: &File, what: &Search, take: ItemSink<'_>) -> Result<()> {
     Ok(())
 }
 
-/// As [`search`], of items of one type. Of mounts of ours. Errors: `ENOTTY` from programs that
+/// As [`search`], of items of some types. Of mounts of ours. Errors: `ENOTTY` from programs that
 /// serve mounts since before there was the call.
-pub fn search_type(file: &File, what: &Search, ty: u8, take: ItemSink<'_>) -> Result<()> {
+pub fn search_types(file: &File, what: &Search, types: [u8; 4], take: ItemSink<'_>) -> Result<()> {
     let mut page = SearchPage::new_zeroed();
     page.key = key_of(what, what.from);
-    page.ty = u32::from(ty).into();
+    page.types = types;
     while page.is_end.get() == 0 {
         page.key.nr_items = u32::MAX.into();
         ioctl::call(file, SEARCH, &mut page)?;

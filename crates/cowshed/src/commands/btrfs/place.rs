@@ -338,15 +338,16 @@ impl Place {
         }
     }
 
-    /// As [`Self::search`], of items of one type.
-    pub fn search_type(&self, what: &Search, ty: KeyType, take: ItemSink<'_>) -> IoResult<()> {
+    /// As [`Self::search`], of items of some types, four at most.
+    pub fn search_types(&self, what: &Search, types: &[KeyType], take: ItemSink<'_>) -> IoResult<()> {
         if let Place::Ours(file) = self {
-            match calls::search_type(file, what, ty.0, take) {
+            let four = std::array::from_fn(|n| types[n % types.len()].0);
+            match calls::search_types(file, what, four, take) {
                 Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {}
                 done => return done,
             }
         }
-        self.search(what, &mut |key, bytes, transid| match key.1 == ty.0 {
+        self.search(what, &mut |key, bytes, transid| match types.contains(&KeyType(key.1)) {
             true => take(key, bytes, transid),
             false => ControlFlow::Continue(()),
         })

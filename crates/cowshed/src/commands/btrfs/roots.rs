@@ -84,7 +84,8 @@ impl<'a> Roots<'a> {
             since: 0,
             until: u64::MAX,
         };
-        place.search(&what, &mut |(id, ty, offset), bytes, _| {
+        let types = [KeyType::ROOT_ITEM, KeyType::ROOT_BACKREF];
+        place.search_types(&what, &types, &mut |(id, ty, offset), bytes, _| {
             match KeyType(ty) {
                 KeyType::ROOT_ITEM if is_subvolume(id) => {
                     if let Some(item) = view::root_item(bytes) {

@@ -53,7 +53,7 @@ pub fn run(path: &Path, generation: &str) -> Result<u8> {
         ControlFlow::Continue(())
     };
     place
-        .search_type(&what, KeyType::EXTENT_DATA, &mut take)
+        .search_types(&what, &[KeyType::EXTENT_DATA], &mut take)
         .map_err(failed)?;
     let mut out = BufWriter::new(stdout().lock());
     let mut names = Names::new(&place, id);
