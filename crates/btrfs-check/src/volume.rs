@@ -1,6 +1,7 @@
 //! Devices, superblocks and reading by logical address: the checker's own, sharing nothing with the
 //! engine's.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -279,7 +280,11 @@ impl Volume {
                 found.push((sb, Arc::clone(device)));
             }
         }
-        let sb = found.iter().map(|(sb, _)| *sb).max_by_key(|sb| sb.generation.get())?;
+        // Of two equal ones that with a log is younger, and it is what a mount goes on from.
+        let sb = found.iter().map(|(sb, _)| *sb).max_by_key(|sb| {
+            let devid = Reverse(sb.dev_item.devid.get());
+            (sb.generation.get(), sb.log_root.get() != 0, devid)
+        })?;
         let mut by_id: BTreeMap<u64, Arc<dyn BlockDevice>> = BTreeMap::new();
         for (own, device) in found {
             let devid = own.dev_item.devid.get();

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::RefName;
+use super::name::RefName;
 
 /// With more, a reference is looked for by a map.
 const LISTED_MAX: usize = 16;
@@ -13,6 +13,7 @@ const LISTED_MAX: usize = 16;
 pub(crate) struct Deltas {
     list: Vec<(RefName, i64)>,
     /// Where each is in `list`. It has all, or is not there.
+    #[expect(clippy::box_collection, reason = "few extents have one, and each has its place")]
     places: Option<Box<HashMap<RefName, usize>>>,
 }
 

@@ -6,13 +6,15 @@
 //! of the extent tree, round by round until nothing is left. See docs/design/references.md.
 
 mod deltas;
+mod name;
 mod queue;
 mod record;
 pub mod run;
 
 use btrfs_format::{LogicalAddr, ObjectId, TreeId};
 
-pub use queue::{Head, RefName, RefQueue};
+pub use name::RefName;
+pub use queue::{Head, RefQueue};
 pub use record::ExtentRecord;
 
 /// A reference of a file to a data extent, as keyed back references name it.
