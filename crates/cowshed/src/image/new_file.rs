@@ -173,8 +173,12 @@ mod tests {
         names
     }
 
+    /// `remove_unfinished` means all files of the process, those of other tests, too.
+    static ALONE: Mutex<()> = Mutex::new(());
+
     #[test]
     fn file_appears_when_it_is_finished_and_replaces_what_is_there() {
+        let _alone = ALONE.lock();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
         for contents in ["first", "second"] {
@@ -196,6 +200,7 @@ mod tests {
 
     #[test]
     fn hidden_file_goes_when_the_process_is_ended() {
+        let _alone = ALONE.lock();
         let dir = tempfile::tempdir().unwrap();
         let new = NewFile::create_hidden(&dir.path().join("f")).unwrap();
         assert_eq!(names(dir.path()).len(), 1);
