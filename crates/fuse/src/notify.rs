@@ -7,7 +7,8 @@
 mod notifier;
 mod prune;
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,8 +17,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cowshed_vfs::{Caches, Error, NodeId, Remembered, Result};
+use parking_lot::Mutex;
+use rustix::thread::gettid;
 
 use crate::server::{DropPages, InFlight};
+use crate::sys;
+use crate::transport::processors::{Mover, Place};
 pub use notifier::Notifier;
 
 /// How long a worker waits until the kernel has dropped content. The kernel itself waits for reads
@@ -44,12 +49,22 @@ enum Order {
     Tell(Sender<()>),
 }
 
+impl Order {
+    /// Waits of [`Caches::settle`] are for it.
+    fn is_counted(&self) -> bool {
+        matches!(self, Order::Drop { .. } | Order::Name { .. })
+    }
+}
+
 /// The kernel's caches, for a file system that changes what they hold. Has a thread of its own,
 /// because dropping content waits for requests that are being served.
 #[derive(Debug)]
 pub struct KernelCaches {
     notifier: Notifier,
-    orders: Sender<Order>,
+    /// Some at a time: the thread is woken once for all of them.
+    orders: Sender<Vec<Order>>,
+    /// Of the thread.
+    mover: Mutex<Mover>,
     /// Orders to drop that are not done yet.
     pending: Arc<AtomicU64>,
     /// The number of the mount's device, as mount tables have it.
@@ -66,18 +81,15 @@ impl KernelCaches {
         device: Option<String>,
         in_flight: Arc<InFlight>,
     ) -> io::Result<KernelCaches> {
-        let (sender, orders) = mpsc::channel();
-        let caches = KernelCaches {
-            notifier: notifier.clone(),
-            orders: sender,
-            pending: Arc::default(),
-            device,
-            in_flight,
-            pruning: OnceLock::new(),
-        };
-        let pending = caches.pending.clone();
+        let (sender, orders) = mpsc::channel::<Vec<Order>>();
+        let (own_number, number) = mpsc::channel();
+        let pending: Arc<AtomicU64> = Arc::default();
+        let (told, done) = (notifier.clone(), pending.clone());
         std::thread::Builder::new().name("fuse-caches".into()).spawn(move || {
-            for order in orders {
+            let (notifier, pending) = (told, done);
+            // Another thread waits for it below.
+            let _ = own_number.send(gettid());
+            for order in orders.into_iter().flatten() {
                 match order {
                     Order::Drop { node, ranges } => {
                         drop_content(&notifier, node, ranges);
@@ -98,14 +110,35 @@ impl KernelCaches {
                 }
             }
         })?;
-        Ok(caches)
+        let thread = number.recv().map_err(io::Error::other)?;
+        Ok(KernelCaches {
+            notifier,
+            orders: sender,
+            mover: Mutex::new(Mover::of(thread)),
+            pending,
+            device,
+            in_flight,
+            pruning: OnceLock::new(),
+        })
     }
 
-    fn order_drop(&self, node: NodeId, ranges: Vec<Range<u64>>) {
-        self.pending.fetch_add(1, Ordering::Relaxed);
-        if self.orders.send(Order::Drop { node, ranges }).is_err() {
-            self.pending.fetch_sub(1, Ordering::Relaxed);
+    /// Orders something, and returns when it is done, or after a bounded time.
+    fn order_and_wait(&self, mut orders: Vec<Order>) {
+        let (done, is_done) = mpsc::channel();
+        orders.push(Order::Tell(done));
+        if let Some(here) = sys::processor() {
+            // The thread runs here while this one waits: waking it on another processor takes
+            // longer than what it does for most orders.
+            self.mover.lock().go_home(here);
         }
+        if order(&self.orders, &self.pending, orders) && is_done.recv_timeout(DROP_WAIT).is_err() {
+            tracing::debug!("cached content goes later");
+        }
+    }
+
+    /// The thread runs beside the calling one.
+    fn will_not_wait(&self) {
+        self.mover.lock().go(Place::Anywhere);
     }
 
     /// The thread is started for the first deleted subvolume, and ends with this value.
@@ -126,11 +159,15 @@ impl KernelCaches {
     }
 }
 
-fn order_name(orders: &Sender<Order>, pending: &AtomicU64, parent: NodeId, name: Vec<u8>, expire: bool) {
-    pending.fetch_add(1, Ordering::Relaxed);
-    if orders.send(Order::Name { parent, name, expire }).is_err() {
-        pending.fetch_sub(1, Ordering::Relaxed);
+/// Whether the thread takes them.
+fn order(to: &Sender<Vec<Order>>, pending: &AtomicU64, orders: Vec<Order>) -> bool {
+    let count = orders.iter().filter(|order| order.is_counted()).count() as u64;
+    pending.fetch_add(count, Ordering::Relaxed);
+    let is_taken = to.send(orders).is_ok();
+    if !is_taken {
+        pending.fetch_sub(count, Ordering::Relaxed);
     }
+    is_taken
 }
 
 fn drop_content(notifier: &Notifier, node: NodeId, ranges: Vec<Range<u64>>) {
@@ -145,10 +182,13 @@ fn drop_content(notifier: &Notifier, node: NodeId, ranges: Vec<Range<u64>>) {
 
 impl DropPages for KernelCaches {
     fn drop_then(&self, node: NodeId, range: Range<u64>, then: Box<dyn FnOnce() + Send>) {
-        let unsent = self.orders.send(Order::DropThen { node, range, then });
+        self.will_not_wait();
+        let unsent = self.orders.send(vec![Order::DropThen { node, range, then }]);
         // The thread ends with this value, or by a panic.
-        if let Err(mpsc::SendError(Order::DropThen { then, .. })) = unsent {
-            then();
+        for order in unsent.err().into_iter().flat_map(|mpsc::SendError(orders)| orders) {
+            if let Order::DropThen { then, .. } = order {
+                then();
+            }
         }
     }
 }
@@ -162,8 +202,8 @@ impl Caches for KernelCaches {
 
     fn name_changed(&self, parent: NodeId, name: &[u8]) {
         self.attributes_changed(parent);
-        order_name(&self.orders, &self.pending, parent, name.to_vec(), false);
-        self.settle();
+        let (name, expire) = (name.to_vec(), false);
+        self.order_and_wait(vec![Order::Name { parent, name, expire }]);
     }
 
     fn subvolume_gone(&self, parent: NodeId, name: &[u8], remembered: Remembered) {
@@ -172,14 +212,20 @@ impl Caches for KernelCaches {
             return self.name_changed(parent, name);
         };
         self.attributes_changed(parent);
-        let (orders, pending, name) = (self.orders.clone(), self.pending.clone(), name.to_vec());
-        order_name(&orders, &pending, parent, name.clone(), true);
-        let otherwise = Box::new(move || order_name(&orders, &pending, parent, name, false));
+        let named = |expire| Order::Name {
+            parent,
+            name: name.to_vec(),
+            expire,
+        };
+        self.order_and_wait(vec![named(true)]);
+        let (orders, pending, dropped) = (self.orders.clone(), self.pending.clone(), vec![named(false)]);
+        let otherwise = Box::new(move || {
+            order(&orders, &pending, dropped);
+        });
         // The thread ends with this value, or by a panic.
         if let Err(mpsc::SendError(gone)) = pruning.send(prune::Gone { remembered, otherwise }) {
             (gone.otherwise)();
         }
-        self.settle();
     }
 
     /// No request holds a page of a listing locked, so that this waits for none.
@@ -203,21 +249,17 @@ impl Caches for KernelCaches {
     }
 
     fn content_changed(&self, node: NodeId, ranges: Vec<Range<u64>>) {
-        self.order_drop(node, ranges);
-        self.settle();
+        self.order_and_wait(vec![Order::Drop { node, ranges }]);
     }
 
     fn content_lost(&self, node: NodeId, ranges: Vec<Range<u64>>) {
-        self.order_drop(node, ranges);
+        self.will_not_wait();
+        order(&self.orders, &self.pending, vec![Order::Drop { node, ranges }]);
     }
 
     fn settle(&self) {
-        if self.pending.load(Ordering::Acquire) == 0 {
-            return;
-        }
-        let (done, is_done) = mpsc::channel();
-        if self.orders.send(Order::Tell(done)).is_ok() && is_done.recv_timeout(DROP_WAIT).is_err() {
-            tracing::debug!("cached content goes later");
+        if self.pending.load(Ordering::Acquire) > 0 {
+            self.order_and_wait(Vec::new());
         }
     }
 
@@ -261,7 +303,10 @@ impl Caches for KernelCaches {
     }
 
     fn umask(&self, pid: u32) -> Option<u32> {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        // The line is the second. One call, where reading to the end takes eight.
+        let mut page = [0; 4096];
+        let bytes = File::open(format!("/proc/{pid}/status")).ok()?.read(&mut page).ok()?;
+        let status = String::from_utf8_lossy(&page[..bytes]);
         let line = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
         u32::from_str_radix(line.trim(), 8).ok()
     }

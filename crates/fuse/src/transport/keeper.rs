@@ -25,8 +25,9 @@ use crate::sys;
 
 /// As many processors can be kept busy.
 pub const PROCESSORS_MAX: usize = 2;
-/// Without a request for so long, a keeper sleeps. More than a program takes between two.
-const LULL: Duration = Duration::from_micros(100);
+/// Without a request for so long, a keeper sleeps. More than a program takes between two, and than
+/// most requests take.
+const LULL: Duration = Duration::from_micros(300);
 /// So many requests in succession begin a run.
 const RUN: u64 = 16;
 
@@ -73,14 +74,26 @@ impl Keepers {
         }
     }
 
-    /// A request came to a queue.
+    /// A request came to a queue. In a run of requests the other processors are kept busy from now
+    /// on.
     pub fn note(&self, queue: u16) {
-        let queue = usize::from(queue);
-        let Some(count) = self.counts.get(queue) else { return };
-        let count = count.fetch_add(1, Relaxed);
-        if !count.is_multiple_of(RUN) {
-            return;
+        if self.count(queue).is_multiple_of(RUN) {
+            self.keep_beside(queue);
         }
+    }
+
+    /// A request came to a queue: those that are kept busy go on. Returns how many came before.
+    pub fn count(&self, queue: u16) -> u64 {
+        match self.counts.get(usize::from(queue)) {
+            Some(count) => count.fetch_add(1, Relaxed),
+            None => 0,
+        }
+    }
+
+    /// Keeps the processors beside that of a queue busy from now on, those left out from whose own
+    /// queues requests came lately.
+    pub fn keep_beside(&self, queue: u16) {
+        let queue = usize::from(queue);
         for (of, keeper) in self.keepers.iter().enumerate().filter(|(of, _)| *of != queue) {
             // A queue with requests of its own keeps its processor busy.
             let own = self.counts[of].load(Relaxed);
@@ -90,6 +103,20 @@ impl Keepers {
             {
                 thread.unpark();
             }
+        }
+    }
+
+    /// Whether the processors beside that of a queue are all kept busy.
+    pub fn are_beside(&self, queue: u16) -> bool {
+        let mut others = (0..).zip(&self.keepers).filter(|(of, _)| *of != queue);
+        others.all(|(_, keeper)| keeper.runs.load(Relaxed))
+    }
+
+    /// The requests that came to a queue will come to another one.
+    pub fn leave(&self, queue: u16) {
+        let queue = usize::from(queue);
+        if let (Some(keeper), Some(count)) = (self.keepers.get(queue), self.counts.get(queue)) {
+            keeper.seen.store(count.load(Relaxed), Relaxed);
         }
     }
 
@@ -131,5 +158,46 @@ impl Keepers {
             thread::yield_now();
         }
         others() != other && count(queue) == own && !self.has_ended.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_processor_with_requests_of_its_own_is_left_out_until_they_leave() {
+        let keepers = Keepers::new(2);
+        if !keepers.are_of_use() {
+            println!("skipped: only machines with two processors have keepers");
+            return;
+        }
+        keepers.count(1);
+        keepers.keep_beside(0);
+        assert!(!keepers.are_beside(0), "its requests keep it busy");
+        keepers.count(1);
+        keepers.leave(1);
+        keepers.keep_beside(0);
+        assert!(keepers.are_beside(0));
+        assert!(!keepers.are_beside(1), "the other one serves");
+    }
+
+    #[test]
+    fn a_keeper_ends_when_no_more_requests_come() {
+        let keepers = Keepers::new(2);
+        if !keepers.are_of_use() {
+            println!("skipped: only machines with two processors have keepers");
+            return;
+        }
+        thread::scope(|scope| {
+            keepers.start(scope);
+            keepers.keep_beside(0);
+            let until = Instant::now() + Duration::from_secs(60);
+            while keepers.are_beside(0) {
+                assert!(Instant::now() < until, "it runs on without requests");
+                thread::sleep(Duration::from_millis(1));
+            }
+            keepers.end();
+        });
     }
 }

@@ -8,7 +8,7 @@
 pub mod dev;
 mod history;
 mod keeper;
-mod processors;
+pub mod processors;
 pub(crate) mod streams;
 pub mod uring;
 

@@ -1,6 +1,6 @@
 //! Processors, and threads that belong to one.
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
 /// How many processors the kernel counts, those included that are not there now: as many queues
 /// does it have.
@@ -35,6 +35,8 @@ pub enum Place {
 /// Moves a thread between a processor, its home, and the others.
 #[derive(Debug)]
 pub struct Mover {
+    /// None: the thread that moves.
+    thread: Option<Pid>,
     home: usize,
     allowed: Option<CpuSet>,
     at: Place,
@@ -44,8 +46,19 @@ impl Mover {
     /// For this thread.
     pub fn new(home: usize) -> Mover {
         Mover {
+            thread: None,
             home,
             allowed: allowed(),
+            at: Place::Anywhere,
+        }
+    }
+
+    /// For another thread of this process, to be moved by whichever thread has the value.
+    pub fn of(thread: Pid) -> Mover {
+        Mover {
+            thread: Some(thread),
+            home: CpuSet::MAX_CPU,
+            allowed: sched_getaffinity(Some(thread)).ok(),
             at: Place::Anywhere,
         }
     }
@@ -65,7 +78,7 @@ impl Mover {
         }
         self.at = place;
         let Some(set) = self.set(place) else { return };
-        if let Err(error) = sched_setaffinity(None, &set) {
+        if let Err(error) = sched_setaffinity(self.thread, &set) {
             tracing::debug!(%error, ?place, "a thread stays on its processor");
         }
     }
@@ -100,6 +113,7 @@ mod tests {
         allowed.set(2);
         let of = |home, place| {
             let mover = Mover {
+                thread: None,
                 home,
                 allowed: Some(allowed),
                 at: Place::Anywhere,

@@ -13,7 +13,8 @@ use crate::transport::processors::{Mover, Place};
 pub const NOBODY: u32 = 0;
 /// So many requests of one thread in a row make it a lone caller.
 const RUN: u32 = 16;
-/// Every so many requests, the worker checks that it is on the processor of its caller.
+/// Every so many requests, the worker checks that it is on the processor of its caller, while the
+/// other one is kept busy.
 const CHECK_EVERY: u32 = 64;
 
 /// A worker and the thread that it has last served.
@@ -55,25 +56,35 @@ impl<'a> Pair<'a> {
             self.caller = caller;
         }
         self.run = self.run.wrapping_add(1);
-        if self.run.is_multiple_of(CHECK_EVERY) || self.run == RUN {
+        // Where the other processor is not kept busy, the last reply may have moved the caller.
+        let is_kept = self.home.is_some_and(|home| self.keepers.are_beside(home));
+        if self.run.is_multiple_of(if is_kept { CHECK_EVERY } else { RUN }) {
             self.follow();
         }
         if let Some(home) = self.home {
-            self.keepers.note(home);
+            self.keepers.count(home);
         }
     }
 
-    /// Moves to the processor of the caller.
+    /// Moves to the processor of the caller, and keeps it there.
     fn follow(&mut self) {
         let there = sys::processor_of(self.caller).and_then(|there| u16::try_from(there).ok());
-        self.home = there;
+        let before = std::mem::replace(&mut self.home, there);
+        if let Some(before) = before.filter(|_| before != there) {
+            self.keepers.leave(before);
+        }
         if let Some(home) = there {
             self.mover.go_home(home.into());
+            // Before the reply, which would move the caller to an idle processor.
+            self.keepers.keep_beside(home);
         }
     }
 
     /// Others call, or the worker rests: it may run anywhere.
     pub fn part(&mut self) {
+        if let Some(home) = self.home {
+            self.keepers.leave(home);
+        }
         (self.caller, self.run, self.home) = (NOBODY, 0, None);
         self.mover.go(Place::Anywhere);
     }

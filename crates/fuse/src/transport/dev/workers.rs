@@ -13,10 +13,11 @@
 //!
 //! No worker waits while a request of a lone caller is served: that caller has nothing else to ask.
 //! The serving worker calls another one where this could be wrong: before it serves a request of a
-//! kind that lately took long, and when it finds one request after the other queued already. Large
-//! reads have a rule of their own ([`crate::transport::streams`]). A guard thread does so where no
-//! worker has come back to the queue for a while (a request that unexpectedly waits for a device),
-//! so that a stuck worker holds up the others for [`GUARD_TICK`] twice at most.
+//! kind that lately took long (much longer, where one thread alone calls), and when it finds one
+//! request after the other queued already. Large reads have a rule of their own
+//! ([`crate::transport::streams`]). A guard thread does so where no worker has come back to the
+//! queue for a while (a request that unexpectedly waits for a device), so that a stuck worker holds
+//! up the others for [`GUARD_TICK`] twice at most.
 //!
 //! The reply to an fsync may be sent by another worker: the leader, which writes the log for all
 //! waiting requests ([`Post`]).
@@ -24,7 +25,7 @@
 //! Locks: [`Crew::resting`], held for a few instructions, no other lock within.
 
 use std::cell::Cell;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -53,6 +54,9 @@ pub const LOOK: Duration = Duration::from_micros(20);
 const MOVE_EVERY: u32 = 32;
 /// A request that takes longer counts as slow: calling another worker costs about a tenth of it.
 const SLOW: Duration = Duration::from_micros(60);
+/// The same while one thread alone calls, which has nothing else to ask until it has the reply.
+/// Anything else that comes waits for so long, as it does for what unexpectedly takes long.
+const SLOW_ALONE: Duration = Duration::from_millis(1);
 /// A FORGET of so many bytes is slow, whatever others of its kind were: some dozen nodes.
 const FORGET_BYTES_SLOW: usize = 16 * size_of::<ForgetOne>();
 /// Calls another worker after so many requests that were queued already. A lone caller does not get
@@ -76,6 +80,7 @@ pub struct Crew {
     guard_sleeps: AtomicBool,
     guard: Mutex<Option<Thread>>,
     slowness: Slowness,
+    lone: LoneCaller,
     streams: Streams,
 }
 
@@ -174,6 +179,34 @@ impl Crew {
     }
 }
 
+/// Whether one thread alone calls, whichever workers serve it.
+#[derive(Debug, Default)]
+struct LoneCaller {
+    /// The caller, and below it how many requests in a row it has made.
+    run: AtomicU64,
+}
+
+impl LoneCaller {
+    /// So many requests in a row of one thread make it a lone caller.
+    const RUN: u32 = 16;
+
+    /// A request came; is it one of a lone caller? Workers that note at once may lose a note.
+    fn note(&self, caller: u32) -> bool {
+        if caller == NOBODY {
+            return false;
+        }
+        let before = self.run.load(Relaxed);
+        let run = match (before >> 32) as u32 == caller {
+            true => (before as u32).saturating_add(1),
+            false => 1,
+        };
+        if run <= Self::RUN {
+            self.run.store(u64::from(caller) << 32 | u64::from(run), Relaxed);
+        }
+        run >= Self::RUN
+    }
+}
+
 /// What requests have in common that take about as long: the operation, and of an ioctl its
 /// number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,22 +231,36 @@ impl Kind {
 
 /// What the workers remember of the kinds of requests: whether they were slow.
 #[derive(Debug)]
-struct Slowness([History; Kind::COUNT]);
+struct Slowness([Pace; Kind::COUNT]);
+
+/// Everything is slow until it was fast a few times.
+#[derive(Debug, Default)]
+struct Pace {
+    /// [`SLOW`] or longer.
+    is_slow: History,
+    /// [`SLOW_ALONE`] or longer.
+    is_slow_alone: History,
+}
 
 impl Default for Slowness {
-    /// Everything is slow until it was fast a few times.
     fn default() -> Slowness {
-        Slowness(std::array::from_fn(|_| History::default()))
+        Slowness(std::array::from_fn(|_| Pace::default()))
     }
 }
 
 impl Slowness {
     fn is_slow(&self, kind: Kind) -> bool {
-        self.0[kind.0].is_usual()
+        self.0[kind.0].is_slow.is_usual()
+    }
+
+    fn is_slow_alone(&self, kind: Kind) -> bool {
+        self.0[kind.0].is_slow_alone.is_usual()
     }
 
     fn note(&self, kind: Kind, took: Duration) {
-        self.0[kind.0].note(took >= SLOW);
+        let pace = &self.0[kind.0];
+        pace.is_slow.note(took >= SLOW);
+        pace.is_slow_alone.note(took >= SLOW_ALONE);
     }
 }
 
@@ -343,8 +390,11 @@ impl Worker<'_> {
             caller = header.pid;
             pair.note(caller);
             let forgets_many = Opcode::is_forget(header.opcode) && bytes >= FORGET_BYTES_SLOW;
-            let takes_long = self.crew.slowness.is_slow(kind) || forgets_many;
-            if queued_in_a_row >= BACKLOG || takes_long {
+            let is_slow = match self.crew.lone.note(caller) {
+                true => self.crew.slowness.is_slow_alone(kind),
+                false => self.crew.slowness.is_slow(kind),
+            };
+            if queued_in_a_row >= BACKLOG || is_slow || forgets_many {
                 queued_in_a_row = 0;
                 self.crew.call_one();
             }
@@ -490,6 +540,37 @@ mod tests {
             assert!(!rests.join().expect("no panic"));
             crew.end();
         });
+    }
+
+    #[test]
+    fn a_lone_caller_is_one_thread_whichever_worker_serves_it() {
+        let lone = LoneCaller::default();
+        let run = |caller| (0..LoneCaller::RUN).map(|_| lone.note(caller)).collect::<Vec<_>>();
+        let first = run(7);
+        assert!(
+            first[..15].iter().all(|is_lone| !is_lone),
+            "a few requests may be of anyone"
+        );
+        assert!(first[15], "as many in a row are not");
+        assert!(!lone.note(NOBODY), "a request of no thread is none of its");
+        assert!(lone.note(7), "and ends no run");
+        assert!(!lone.note(8), "two threads call");
+        assert!(!lone.note(7));
+    }
+
+    #[test]
+    fn a_kind_that_takes_long_is_slow_for_a_lone_caller_where_it_takes_much_longer() {
+        let slowness = Slowness::default();
+        let kind = Kind::of(1, &[]);
+        for _ in 0..8 {
+            slowness.note(kind, SLOW);
+        }
+        assert!(slowness.is_slow(kind));
+        assert!(!slowness.is_slow_alone(kind));
+        for _ in 0..8 {
+            slowness.note(kind, SLOW_ALONE);
+        }
+        assert!(slowness.is_slow_alone(kind));
     }
 
     #[test]
