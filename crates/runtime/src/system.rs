@@ -3,7 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "this is what Env hands out on a real machine")]
 
 use std::any::Any;
-use std::io::{self, Read as _};
+use std::io;
 use std::sync::OnceLock;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
@@ -64,8 +64,8 @@ pub(crate) fn processors() -> usize {
 
 /// Fills `bytes` from the kernel's random number generator.
 pub(crate) fn random(bytes: &mut [u8]) {
-    let read = std::fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(bytes));
-    assert!(read.is_ok(), "/dev/urandom can always be read");
+    let filled = getrandom::fill(bytes);
+    assert!(filled.is_ok(), "the random number generator always answers");
 }
 
 /// See [`Env::spawn`](crate::Env::spawn).
