@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Result, anyhow, bail};
+use btrfs_format::Uuid;
 use btrfs_format::features::root_flags;
 use clap::Args;
 use serde_json::{Value, json};
@@ -188,7 +189,7 @@ pub fn run(args: &ListArgs, voice: Voice) -> Result<u8> {
             format!("{:#}\n", Value::from(all))
         }
         (_, true) => table(args, &lines),
-        _ => lines.iter().map(|line| text_of(args, line)).collect(),
+        _ => text_of(args, &lines),
     };
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
@@ -213,63 +214,67 @@ fn is_wanted(args: &ListArgs, root: &Root, own: u64) -> bool {
         && args.with_created.is_none_or(|bound| bound.holds(item.otransid.get()))
 }
 
-/// Names and values before the path.
-fn columns(args: &ListArgs, root: &Root) -> Vec<(&'static str, String)> {
-    let item = &root.item;
+/// A column before the path: its name, and what makes the value.
+type Column = (&'static str, fn(&Root) -> String);
+
+fn columns(args: &ListArgs) -> Vec<Column> {
+    fn padded(id: Uuid) -> String {
+        format!("{:<36}", uuid(id))
+    }
     let has_created = args.created || args.snapshots || args.with_created.is_some();
-    let padded = |id| format!("{:<36}", uuid(id));
-    let all = [
-        (true, "ID", root.id.to_string()),
-        (true, "gen", item.generation.to_string()),
-        (has_created, "cgen", item.otransid.to_string()),
-        (args.parent, "parent", root.parent().to_string()),
-        (true, "top level", root.parent().to_string()),
+    let all: [(bool, Column); 9] = [
+        (true, ("ID", |root| root.id.to_string())),
+        (true, ("gen", |root| root.item.generation.to_string())),
+        (has_created, ("cgen", |root| root.item.otransid.to_string())),
+        (args.parent, ("parent", |root| root.parent().to_string())),
+        (true, ("top level", |root| root.parent().to_string())),
         (
             args.snapshots,
-            "otime",
-            local_time_text(item.otime.sec.get().cast_signed(), false),
+            ("otime", |root| {
+                local_time_text(root.item.otime.sec.get().cast_signed(), false)
+            }),
         ),
-        (args.parent_uuid, "parent_uuid", padded(item.parent_uuid)),
-        (args.received_uuid, "received_uuid", padded(item.received_uuid)),
-        (args.uuid, "uuid", padded(item.uuid)),
+        (args.parent_uuid, ("parent_uuid", |root| padded(root.item.parent_uuid))),
+        (
+            args.received_uuid,
+            ("received_uuid", |root| padded(root.item.received_uuid)),
+        ),
+        (args.uuid, ("uuid", |root| padded(root.item.uuid))),
     ];
-    let wanted = all.into_iter().filter(|(is_wanted, ..)| *is_wanted);
-    wanted.map(|(_, name, value)| (name, value)).collect()
+    let wanted = all.into_iter().filter(|(is_wanted, _)| *is_wanted);
+    wanted.map(|(_, column)| column).collect()
 }
 
-fn text_of(args: &ListArgs, line: &Line<'_>) -> String {
+fn text_of(args: &ListArgs, lines: &[Line<'_>]) -> String {
+    let columns = columns(args);
     let mut text = String::new();
-    for (name, value) in columns(args, line.root) {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{name} {value} ");
+    for line in lines {
+        for (name, value) in &columns {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{name} {} ", value(line.root));
+        }
+        let _ = writeln!(text, "path {}", printable(OsStr::from_bytes(&line.path)));
     }
-    let _ = writeln!(text, "path {}", printable(OsStr::from_bytes(&line.path)));
     text
 }
 
 /// Columns end in tabs, that of the top level in two.
 fn table(args: &ListArgs, lines: &[Line<'_>]) -> String {
+    let columns = columns(args);
+    let names = || columns.iter().map(|(name, _)| *name).chain(["path"]);
     let mut text = String::new();
-    // The names of the columns are the same for all.
-    let empty = Root {
-        id: 0,
-        item: zerocopy::FromZeros::new_zeroed(),
-        name: None,
-    };
-    let mut names: Vec<_> = columns(args, &empty).into_iter().map(|(name, _)| name).collect();
-    names.push("path");
-    for name in &names {
+    for name in names() {
         let _ = write!(text, "{name}\t");
     }
     text.push('\n');
-    for name in &names {
+    for name in names() {
         let _ = write!(text, "{}\t", "-".repeat(name.len()));
     }
     text.push('\n');
     for line in lines {
-        for (name, value) in columns(args, line.root) {
-            let tabs = if name == "top level" { "\t\t" } else { "\t" };
-            let _ = write!(text, "{value}{tabs}");
+        for (name, value) in &columns {
+            let tabs = if *name == "top level" { "\t\t" } else { "\t" };
+            let _ = write!(text, "{}{tabs}", value(line.root));
         }
         let _ = writeln!(text, "{}", printable(OsStr::from_bytes(&line.path)));
     }
