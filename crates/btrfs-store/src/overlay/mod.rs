@@ -152,6 +152,19 @@ impl Overlay {
         place_in(chunk, key).ok().map(|at| &chunk[at].1)
     }
 
+    /// The last edit at or below a key.
+    pub(crate) fn floor(&self, key: &Key) -> Option<(&Key, &Edit)> {
+        let mut below = self.chunks.range(..=*key);
+        loop {
+            let (_, chunk) = below.next_back()?;
+            // A chunk may begin above its bound: then it is the last of the one before.
+            if let Some(at) = chunk.partition_point(|(at, _)| at <= key).checked_sub(1) {
+                let (at, edit) = &chunk[at];
+                return Some((at, edit));
+            }
+        }
+    }
+
     pub(crate) fn range(&self, range: impl RangeBounds<Key>) -> impl DoubleEndedIterator<Item = (&Key, &Edit)> {
         let (from, to) = (range.start_bound().cloned(), range.end_bound().cloned());
         let first = match from {

@@ -53,6 +53,7 @@ impl Both {
             let (a, b) = (below(x, keys), below(x, keys));
             let (from, to) = (key(a.min(b)), key(a.max(b)));
             assert_eq!(self.overlay.get(&from), self.map.get(&from));
+            assert_eq!(self.overlay.floor(&to), self.map.range(..=to).next_back());
             assert!(self.overlay.range(from..=to).eq(self.map.range(from..=to)));
             assert!(self.overlay.range(from..to).eq(self.map.range(from..to)));
             assert!(self.overlay.range(from..).eq(self.map.range(from..)));

@@ -130,6 +130,17 @@ pub struct Tree {
     state: RwLock<State>,
 }
 
+/// An edit and its key.
+type PendingAt<'s> = (&'s Key, &'s Edit);
+
+/// The one with the higher key; the active one of two with the same.
+fn newest<'s>(active: Option<PendingAt<'s>>, frozen: Option<PendingAt<'s>>) -> Option<PendingAt<'s>> {
+    match (active, frozen) {
+        (Some(a), Some(f)) => Some(if a.0 >= f.0 { a } else { f }),
+        (a, f) => a.or(f),
+    }
+}
+
 impl Tree {
     /// A tree with this root and without pending edits.
     pub fn new(id: TreeId, store: Arc<NodeStore>, root: RootPtr) -> Self {
@@ -186,17 +197,35 @@ impl Tree {
             return Ok(None);
         }
         let state = self.state.read();
+        let committed = self.floor_committed(state.root, key)?;
+        let above = |(at, _): &PendingAt<'_>| *at >= from;
+        let active = state.active.floor(key).filter(above);
+        let frozen = state.frozen.as_ref().and_then(|frozen| frozen.floor(key)).filter(above);
+        let found = match (newest(active, frozen), committed) {
+            (None, committed) => committed,
+            (Some((pending, _)), Some(committed)) if committed.0 > *pending => Some(committed),
+            (Some((at, Some(bytes))), _) => Some((*at, Item::Pending(bytes.clone()))),
+            (Some((_, None)), committed) => return self.floor_below_deleted(&state, committed, from, key),
+        };
+        Ok(found.filter(|(at, _)| at >= from))
+    }
+
+    /// As [`Tree::floor_from`]: what is pending there begins, from the end, with a deletion.
+    /// `committed`: what the committed tree has at or below `key`.
+    fn floor_below_deleted(
+        &self,
+        state: &State,
+        mut committed: Option<(Key, Item)>,
+        from: &Key,
+        key: &Key,
+    ) -> Result<Option<(Key, Item)>> {
         let range = *from..=*key;
         let mut active = state.active.range(range.clone()).rev().peekable();
         let frozen = state.frozen.iter();
         let mut frozen = frozen.flat_map(|frozen| frozen.range(range.clone()).rev()).peekable();
-        // What the committed tree has at or below `at`. Each round moves `at` below a deleted entry.
-        let mut committed = self.floor_committed(state.root, key)?;
+        // Each round passes a deleted entry, and the committed item that it hides.
         loop {
-            let pending = match (active.peek(), frozen.peek()) {
-                (Some(a), Some(f)) => Some(if a.0 >= f.0 { *a } else { *f }),
-                (a, f) => a.or(f).copied(),
-            };
+            let pending = newest(active.peek().copied(), frozen.peek().copied());
             let found = match (pending, &committed) {
                 (Some((pending, _)), Some((at, _))) if at > pending => committed,
                 (Some((at, Some(bytes))), _) => Some((*at, Item::Pending(bytes.clone()))),
@@ -272,7 +301,7 @@ impl Tree {
     pub fn floor_key_ever(&self, key: &Key) -> Result<Option<Key>> {
         let (root, pending) = {
             let state = self.state.read();
-            let last = |overlay: &Overlay| overlay.range(..=*key).next_back().map(|(key, _)| *key);
+            let last = |overlay: &Overlay| overlay.floor(key).map(|(key, _)| *key);
             let frozen = state.frozen.as_deref().and_then(last);
             (state.root, last(&state.active).max(frozen))
         };
