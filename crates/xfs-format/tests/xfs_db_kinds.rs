@@ -56,6 +56,7 @@ const KINDS: &[(&str, &[&str])] = &[
             "map node",
         ],
     ),
+    ("each_field_of_quotas_is_the_one_of_xfs_db", &["quota"]),
     (
         "each_field_of_inodes_directories_and_attributes_is_the_one_of_xfs_db",
         &[
@@ -528,7 +529,8 @@ fn list_of_kinds_names_tests_that_exist() {
     let sources = concat!(
         include_str!("xfs_db.rs"),
         include_str!("xfs_db_index.rs"),
-        include_str!("xfs_db_kinds.rs")
+        include_str!("xfs_db_kinds.rs"),
+        include_str!("xfs_db_quota.rs")
     );
     let mut all: Vec<&str> = Vec::new();
     for (test, kinds) in KINDS {
