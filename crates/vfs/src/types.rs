@@ -167,7 +167,7 @@ pub enum SetTime {
 }
 
 /// What to change about a node. Absent fields stay. Every successful change also sets ctime to now,
-/// unless `ctime` is given.
+/// unless `ctime` is given; none is the size that a file has, but for 0, where no handle is given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// New permission bits ([`PERM_MASK`]).

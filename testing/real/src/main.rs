@@ -12,6 +12,7 @@ mod realtree;
 mod realwork;
 mod site;
 mod tools;
+mod unusual;
 mod xfs;
 
 use anyhow::Result;

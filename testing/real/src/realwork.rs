@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::cowshed::{binary, judge, run_in, shell};
 use crate::site::Site;
-use crate::{aio, direct, tools};
+use crate::{aio, direct, tools, unusual};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -106,6 +106,19 @@ const JOBS: &[(&str, &str, Work)] = &[
         t=60; [ \"$SMALL\" = 1 ] && t=10
         stress-ng --temp-path . $all --timeout $t --verify -q")),
     ("pjdfstest", "cargo", Function(pjdfstest)),
+    ("unusual-calls", "python3", Function(|site, args| unusual::run(site, args.kernel))),
+    ("overlay", "mount", Script("
+        mkdir lower upper work merged; cp -a /usr/share/doc lower/doc; echo 1 > lower/file; ln -s file lower/link
+        mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged
+        trap 'umount -q merged || true' EXIT
+        diff -r --no-dereference lower merged
+        echo 2 >> merged/file; ln merged/file merged/hard; setfattr -n user.a -v b merged/file; rm -r merged/doc; mkdir merged/doc
+        echo x > merged/doc/new; mv merged/link merged/moved
+        [ \"$(cat merged/hard | tr '\\n' ' ')\" = '1 2 ' ]; [ \"$(cat lower/file)\" = 1 ]; [ \"$(ls merged/doc)\" = new ]
+        [ \"$(readlink merged/moved)\" = file ]; [ ! -e merged/link ]; [ -c upper/link ]
+        # What is merged is the same after another mount of the layers.
+        umount merged; mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged
+        [ \"$(ls merged)\" = \"$(printf 'doc\\nfile\\nhard\\nmoved')\" ]; [ \"$(getfattr --only-values -n user.a merged/file)\" = b ]")),
 ];
 
 /// How the exercisers of one file are mounted, each with its name. Compression is forced: a file
@@ -295,7 +308,7 @@ fn contents(dir: &Path) -> Result<Vec<(OsString, Vec<u8>)>> {
     Ok(files)
 }
 
-fn volume() -> Result<KernelVolume> {
+pub(crate) fn volume() -> Result<KernelVolume> {
     KernelVolume::make(&VolumeOptions {
         // Sparse: the stressors together ask for more than they write, and count a full volume as a
         // failure.

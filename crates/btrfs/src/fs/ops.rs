@@ -13,7 +13,7 @@ use cowshed_vfs::{
     SeekKind, SetAttr, SetXattrFlags, StatFs, WriteFlags, xattr as rules,
 };
 
-use super::setattr::{Capability, setattr, strip_capability, strip_privileges, strips_of};
+use super::setattr::{Asked, Capability, setattr, strip_capability, strip_privileges, strips_of};
 use super::{Fs, VALID, errno, opened_as};
 use crate::access::check_writable;
 use crate::dir::{self, NewInode};
@@ -83,7 +83,11 @@ impl Fs {
                 ..SetAttr::default()
             };
             let _dropping = self.dropping_elsewhere(inode, 0..u64::MAX);
-            setattr(&self.mount, &caller, inode, &set, false)?;
+            let asked = Asked {
+                is_by_path: false,
+                may_be_mapped: false,
+            };
+            setattr(&self.mount, &caller, inode, &set, asked)?;
         }
         Ok(self.opened(inode, wanted))
     }
@@ -320,7 +324,7 @@ impl FileSystem for Fs {
         Ok(self.attr(&inode))
     }
 
-    fn setattr(&self, ctx: &Context, node: NodeId, _handle: Option<Handle>, set: &SetAttr) -> VfsResult<Attr> {
+    fn setattr(&self, ctx: &Context, node: NodeId, handle: Option<Handle>, set: &SetAttr) -> VfsResult<Attr> {
         let run = || {
             self.check_view_writable()?;
             let inode = self.inode(node)?;
@@ -328,8 +332,11 @@ impl FileSystem for Fs {
                 .size_bytes
                 .map(|size| self.dropping_elsewhere(&inode, size..u64::MAX));
             // Without reports of opens every file counts as open.
-            let may_be_mapped = inode.is_regular() && (inode.refs.is_open() || self.options.stateless_open);
-            setattr(&self.mount, &self.caller(ctx), &inode, set, may_be_mapped)?;
+            let asked = Asked {
+                is_by_path: handle.is_none(),
+                may_be_mapped: inode.is_regular() && (inode.refs.is_open() || self.options.stateless_open),
+            };
+            setattr(&self.mount, &self.caller(ctx), &inode, set, asked)?;
             Ok(self.attr(&inode))
         };
         let done = run();

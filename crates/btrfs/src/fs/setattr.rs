@@ -15,20 +15,34 @@ use crate::staged::Staged;
 use crate::xattr::{self, CAPABILITY_NAME, acl};
 use btrfs_store::space::{Budget, MetaReservation};
 
+/// Set-user-id and set-group-id.
+const SET_ID_MASK: u32 = 0o6000;
+
+/// How a change of attributes is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    /// By a path, not by a descriptor of an open file.
+    pub(super) is_by_path: bool,
+    /// Pages that were changed through a mapping may come yet.
+    pub(super) may_be_mapped: bool,
+}
+
 /// Changes attributes, all or none. Errors: see [`cowshed_vfs::FileSystem::setattr`].
-/// `may_be_mapped`: pages that were changed through a mapping may come yet.
 pub(super) fn setattr(
     files: &Files,
     caller: &Caller<'_>,
     inode: &Arc<Inode>,
     set: &SetAttr,
-    may_be_mapped: bool,
+    asked: Asked,
 ) -> Result<()> {
     check_writable(files, inode)?;
     check_flags(inode, set)?;
     if caller.checks {
         let list = acl::access_list(inode)?;
         perm::check_setattr(&caller.ctx.creds, &inode.vfs_attr(), list.as_deref(), set)?;
+    }
+    if asked.is_by_path && changes_nothing(inode, set)? {
+        return Ok(());
     }
     // Before the size changes: after `NoSpace` the file is as it was. What cuts a file is a
     // deletion, for which there always is.
@@ -47,13 +61,28 @@ pub(super) fn setattr(
         file::truncate(files, inode, size)?;
     }
     let kills = set.uid.is_some() || set.gid.is_some() || set.kill_suidgid;
-    if matches!(set.mtime, Some(SetTime::At(_))) && may_be_mapped {
+    if matches!(set.mtime, Some(SetTime::At(_))) && asked.may_be_mapped {
         inode.attr.lock().times_set = Some(Box::new(files.store().env().now()));
     }
     let _lock = inode.lock.write();
     change(files, inode, space, kills, |attr, now| {
         apply(caller, inode.kind(), set, attr, now);
     })
+}
+
+/// truncate(2) to the size that the file has, which leaves its times. To a front end the same with 0
+/// may be the opening of an empty file with O_TRUNC, which sets them.
+fn changes_nothing(inode: &Inode, set: &SetAttr) -> Result<bool> {
+    let attr = inode.attr_now();
+    let size_alone = SetAttr {
+        size_bytes: Some(attr.size),
+        kill_suidgid: set.kill_suidgid,
+        ..SetAttr::default()
+    };
+    if !inode.is_regular() || attr.size == 0 || *set != size_alone {
+        return Ok(false);
+    }
+    Ok(!set.kill_suidgid || attr.mode & SET_ID_MASK == 0 && !has_capability(inode)?)
 }
 
 /// The set-id bits that a change of content by this caller takes away.
