@@ -106,7 +106,7 @@ const JOBS: &[(&str, &str, Work)] = &[
         t=60; [ \"$SMALL\" = 1 ] && t=10
         stress-ng --temp-path . $all --timeout $t --verify -q")),
     ("pjdfstest", "cargo", Function(pjdfstest)),
-    ("unusual-calls", "python3", Function(|site, args| unusual::run(site, args.kernel))),
+    ("unusual-calls", "python3", Function(unusual_calls)),
     ("overlay", "mount", Script("
         mkdir lower upper work merged; cp -a /usr/share/doc lower/doc; echo 1 > lower/file; ln -s file lower/link
         mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged
@@ -308,13 +308,21 @@ fn contents(dir: &Path) -> Result<Vec<(OsString, Vec<u8>)>> {
     Ok(files)
 }
 
-pub(crate) fn volume() -> Result<KernelVolume> {
+fn volume() -> Result<KernelVolume> {
     KernelVolume::make(&VolumeOptions {
         // Sparse: the stressors together ask for more than they write, and count a full volume as a
         // failure.
         size_bytes: 12 << 30,
         ..VolumeOptions::default()
     })
+}
+
+fn unusual_calls(site: &mut Site<'_>, args: &Args) -> Result<()> {
+    let kernels = match args.kernel {
+        true => None,
+        false => Some(volume()?),
+    };
+    unusual::run(site, kernels.as_ref())
 }
 
 /// What fsx mixes, with the weight of mappings and the alignment of all offsets: once everything
