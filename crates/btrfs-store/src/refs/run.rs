@@ -332,4 +332,93 @@ mod tests {
         }
         assert_eq!(changed(&tree, of_file(303), 1), [], "it is in the extent's item");
     }
+
+    /// Names whose keys are the same, or next to each other, come and go in any order.
+    #[test]
+    fn references_with_neighbouring_keys_are_counted_like_a_map() {
+        let mut dice = crate::testing::Dice::new(5);
+        let mut by_key: BTreeMap<u64, Vec<RefName>> = BTreeMap::new();
+        for ino in 0..1 << 18 {
+            let name = RefName::ExtentData {
+                root: TreeId::FS,
+                ino: ObjectId(300 + ino),
+                offset: dice.below(1 << 30) << 12,
+            };
+            by_key.entry(name.sequence()).or_default().push(name);
+        }
+        let near = |at: u64| {
+            by_key
+                .range(at.saturating_sub(2)..=at + 2)
+                .map(|(_, names)| names.len())
+                .sum::<usize>()
+        };
+        let names: Vec<RefName> = by_key
+            .iter()
+            .filter(|(at, _)| near(**at) > 1)
+            .flat_map(|(_, n)| n.clone())
+            .collect();
+        assert!(by_key.values().filter(|names| names.len() > 1).count() > 2 && names.len() > 30);
+        let engine = Engine::open(vec![memory_device(256 << 20, 16384)]);
+        let tree = engine.store.forest().require(TreeId::EXTENT).unwrap();
+        let base = RefName::ExtentData {
+            root: TreeId(999),
+            ino: ObjectId(256),
+            offset: 0,
+        };
+        let mut record = ExtentRecord {
+            refs: 1,
+            generation: Generation(7),
+            flags: extent_flags::DATA,
+            block_info: None,
+            inline: vec![(base, 1)],
+        };
+        let extent = Key::new(ObjectId(ADDR.get()), KeyType::EXTENT_ITEM, LEN_BYTES);
+        tree.apply([(extent, Some(record.encode().into()))].into_iter());
+        let format = ExtentFormat {
+            nodesize_bytes: 16384,
+            is_skinny: true,
+        };
+        let mut model: BTreeMap<RefName, i64> = BTreeMap::from([(base, 1)]);
+        for step in 0..4000 {
+            let mut head = Head {
+                len_bytes: LEN_BYTES,
+                ..Head::default()
+            };
+            for _ in 0..dice.below(6) + 1 {
+                let name = names[dice.below(names.len() as u64) as usize];
+                let count = model.get(&name).copied().unwrap_or(0)
+                    + head.deltas().iter().find(|(n, _)| *n == name).map_or(0, |(_, d)| *d);
+                let grows = dice.below(100) < if step / 500 % 2 == 0 { 70 } else { 30 };
+                head.add(name, if count == 0 || grows { 1 } else { -1 });
+            }
+            for (name, delta) in head.deltas() {
+                *model.entry(*name).or_default() += delta;
+            }
+            model.retain(|_, count| *count != 0);
+            let mut edits = Vec::new();
+            run_head(
+                &tree,
+                &format,
+                Generation(9),
+                (ADDR, &head),
+                || unreachable!(),
+                &mut edits,
+            )
+            .unwrap();
+            tree.apply(edits.into_iter());
+            let (_, record) = load_record(&tree, ADDR).unwrap().unwrap();
+            let mut found: Vec<_> = record.inline.iter().map(|(n, c)| (*n, i64::from(*c))).collect();
+            for (key, item) in tree
+                .cursor_type(Key::new(ObjectId(ADDR.get()), KeyType::EXTENT_DATA_REF, 0))
+                .collect()
+                .unwrap()
+            {
+                let (name, count) = RefName::from_disk(keyed_back_ref(&key, &item).unwrap()).unwrap();
+                found.push((name, count.into()));
+            }
+            found.sort();
+            assert_eq!(found, model.clone().into_iter().collect::<Vec<_>>(), "step {step}");
+            assert_eq!(record.refs as i64, model.values().sum::<i64>());
+        }
+    }
 }

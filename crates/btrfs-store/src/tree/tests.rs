@@ -210,6 +210,8 @@ impl Fixture {
         let at = key(dice.below(span));
         let floor = self.tree.floor(&at).unwrap().map(|(k, i)| (k, i.to_vec()));
         assert_eq!(floor, self.model.range(..=at).next_back().map(|(k, v)| (*k, v.clone())));
+        let floor = self.tree.floor_from(&from, &to).unwrap().map(|(k, i)| (k, i.to_vec()));
+        assert_eq!(floor, expected.last().cloned());
         let got = self.tree.get(&at).unwrap().map(|i| i.to_vec());
         assert_eq!(got, self.model.get(&at).cloned());
     }

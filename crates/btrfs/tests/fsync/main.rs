@@ -5,6 +5,7 @@ mod barriers;
 mod choice;
 mod classes;
 mod dice;
+mod extents;
 mod large;
 mod random;
 #[path = "../objects/rig.rs"]

@@ -318,3 +318,74 @@ impl Collector<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use btrfs_format::TreeId;
+    use cowshed_device_sim::Rng;
+    use cowshed_runtime::FixedEnv;
+
+    use super::*;
+    use crate::files::EngineOptions;
+    use crate::mount::Mount;
+    use crate::testing::memory_volume;
+
+    /// The only inode there is.
+    const INO: ObjectId = ObjectId::FIRST_FREE;
+    const BLOCKS: u64 = 600;
+
+    fn item(blocks: u64) -> ItemBytes {
+        let mut item = FileExtent::new_zeroed();
+        (item.num_bytes, item.ram_bytes) = (U64::new(blocks * BLOCK), U64::new(blocks * BLOCK));
+        item.ty = file_extent_type::REG;
+        item.as_bytes().into()
+    }
+
+    /// Ranges that ascend find together what each finds alone, whatever was deleted in between.
+    #[test]
+    fn ascending_ranges_find_each_item_that_overlaps_them() {
+        let env = Arc::new(FixedEnv::default());
+        let mount = Mount::open(memory_volume(16384), env, EngineOptions::default()).unwrap();
+        let tree = mount.store().forest().require(TreeId::FS).unwrap();
+        let mut rng = Rng::new(1);
+        let mut below = |limit: u64| rng.next_u64() % limit;
+        let mut model: BTreeMap<u64, u64> = BTreeMap::new();
+        for round in 0..400 {
+            // What overlaps a new extent goes.
+            let (start, len) = (below(BLOCKS), below([3, 90][round % 2]) + 1);
+            let gone: Vec<_> = model
+                .iter()
+                .filter(|(at, end)| **at < start + len && start < **end)
+                .map(|(at, _)| *at)
+                .collect();
+            let mut edits: Vec<_> = gone.iter().map(|at| (extent_key(INO, at * BLOCK), None)).collect();
+            model.retain(|at, _| !gone.contains(at));
+            if below(3) > 0 {
+                edits.push((extent_key(INO, start * BLOCK), Some(item(len))));
+                model.insert(start, start + len);
+            }
+            tree.apply(edits.into_iter());
+            if below(40) == 0 {
+                mount.sync().unwrap();
+            }
+            let mut ranges = Ranges::default();
+            for _ in 0..below(12) + 1 {
+                let (at, blocks_max) = (below(BLOCKS + 10), [2, 50][below(2) as usize]);
+                ranges.insert(at * BLOCK..(at + 1 + below(blocks_max)) * BLOCK);
+            }
+            let mut items = Overlapping::new(&tree, INO);
+            for range in ranges.iter() {
+                let found: Vec<_> = items.next(&range).unwrap().into_iter().map(|span| span.range).collect();
+                let meant: Vec<_> = model
+                    .iter()
+                    .map(|(at, end)| at * BLOCK..end * BLOCK)
+                    .filter(|span| span.start < range.end && range.start < span.end)
+                    .collect();
+                assert_eq!(found, meant, "round {round}, {range:?}");
+            }
+        }
+    }
+}
