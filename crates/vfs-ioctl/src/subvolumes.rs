@@ -205,13 +205,18 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
 
     fn search(&self, ctx: &Context, node: NodeId, call: &SearchArgs, output: &mut [u8]) -> Result<IoctlReply> {
         let mut page = *call;
-        let what = search_of(&call.key)?;
-        let mut items = Items::new(&mut page.buf, call.key.nr_items.get());
-        self.volume()
-            .subvolumes()?
-            .search(ctx, node, &what, &mut |key, bytes, transid| {
-                items.put(key, bytes, transid)
-            })?;
+        let what = search_of(&call.key);
+        // Linux stops behind an item, not before it.
+        let mut items = Items::new(&mut page.buf, call.key.nr_items.get().max(1));
+        let mut take = |key: ItemKey, bytes: &[u8], transid: u64| {
+            let flow = items.put(key, bytes, transid);
+            if std::mem::take(&mut items.is_too_large) {
+                // As Linux: its header alone, and callers go on behind it.
+                let _ = items.put(key, &[], transid);
+            }
+            flow
+        };
+        self.volume().subvolumes()?.search(ctx, node, &what, &mut take)?;
         page.key.nr_items = items.count()?.into();
         reply(output, page.as_bytes())
     }
@@ -219,7 +224,7 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
     /// As [`Self::search`], of items of some types.
     fn search_types(&self, ctx: &Context, node: NodeId, call: &SearchPage, output: &mut [u8]) -> Result<IoctlReply> {
         let mut page = *call;
-        let what = search_of(&call.key)?;
+        let what = search_of(&call.key);
         let mut items = Items::new(&mut page.buf, call.key.nr_items.get());
         let (mut looked_at, mut next) = (0, None);
         let mut take = |key: ItemKey, bytes: &[u8], transid: u64| {
@@ -245,16 +250,16 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
     }
 }
 
-/// Errors: `Invalid` (a type that no item has).
-fn search_of(key: &SearchKey) -> Result<Search> {
-    let ty = |ty: U32| u8::try_from(ty.get()).map_err(|_| Error::Invalid);
-    Ok(Search {
+fn search_of(key: &SearchKey) -> Search {
+    // As Linux does: programs say "all types" with the largest number that the field can have.
+    let ty = |ty: U32| ty.get() as u8;
+    Search {
         tree: key.tree_id.get(),
-        from: (key.min_objectid.get(), ty(key.min_type)?, key.min_offset.get()),
-        to: (key.max_objectid.get(), ty(key.max_type)?, key.max_offset.get()),
+        from: (key.min_objectid.get(), ty(key.min_type), key.min_offset.get()),
+        to: (key.max_objectid.get(), ty(key.max_type), key.max_offset.get()),
         since: key.min_transid.get(),
         until: key.max_transid.get(),
-    })
+    }
 }
 
 /// Items that were found, each behind a header.

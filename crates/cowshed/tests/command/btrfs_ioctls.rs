@@ -84,6 +84,8 @@ os.remove(at("one/dir/file"))
 # Flags.
 assert call(at("two"), 0x4008941a, struct.pack("<Q", 1))[0] == errno.EOPNOTSUPP
 open(at("two/file"), "w").write("x")
+# Longer than what a search has room for.
+os.setxattr(at("two/file"), "user.long", b"v" * 9000)
 done(call(at("two"), 0x4008941a, struct.pack("<Q", 2)))
 try:
     open(at("two/new"), "w")
@@ -155,6 +157,15 @@ for tree in [0, 1, 4, 5, 7, 9, number(at("one")), number(at("two")), 9999]:
     newest = max([head[0] for head, _ in everything], default=0) if tree != 9999 else 0
     print("newest", tree, newest, page(search(tree, (0, 0, 0), END, since=newest)))
     print("later", tree, page(search(tree, (0, 0, 0), END, since=newest + 1)))
+    print("all types", tree, page(search(tree, (0, 0, 0), (2**64 - 1, 2**32 - 1, 2**64 - 1))))
+    print("low bytes", tree, page(search(tree, (256, 256, 0), (256, 256 + 12, 2**64 - 1))))
+    print("none wanted", tree, page(search(tree, (0, 0, 0), END, items=0)))
+# All of a subvolume, page by page: of the long item there is the header alone.
+low = (0, 0, 0)
+while found := page(search(number(at("two")), low, END)):
+    print("pages", found)
+    _, object, offset, ty, _ = found[-1][0]
+    low = (object, ty, offset + 1)
 print("volume", done(call(top, 0x8400941f))[:44].hex())
 print("device", done(call(top, 0xd000941e, struct.pack("<Q", 1)))[:40].hex())
 print("no device", call(top, 0xd000941e, struct.pack("<Q", 9))[0])
