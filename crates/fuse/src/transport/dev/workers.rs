@@ -215,7 +215,7 @@ struct Kind(usize);
 impl Kind {
     /// Operations; unknown ones share a place.
     const OPCODES: usize = 64;
-    /// Of ioctls the low byte counts: the letter above it, and the size, are mostly the same.
+    /// Of ioctls the number and the letter above it count, not the size.
     const COUNT: usize = Kind::OPCODES + 256;
 
     /// `fixed`: the structure of the operation, or more.
@@ -223,7 +223,8 @@ impl Kind {
         if opcode == Opcode::Ioctl as u32
             && let Ok((ioctl, _)) = IoctlIn::read_from_prefix(fixed)
         {
-            return Kind(Kind::OPCODES + (ioctl.cmd & 0xff) as usize);
+            // Most numbers have six bits; the letters of btrfs, of ours and of flags differ above.
+            return Kind(Kind::OPCODES + ((ioctl.cmd ^ ioctl.cmd >> 8) & 0xff) as usize);
         }
         Kind(opcode as usize % Kind::OPCODES)
     }
@@ -600,6 +601,8 @@ mod tests {
         };
         let kinds = [of(0x5000_940e), of(0x5000_940f), of(u32::MAX)];
         assert_eq!(kinds[0], of(0xd000_940e));
+        // FS_IOC_GETFLAGS, at once, and BTRFS_IOC_SNAP_CREATE, which commits.
+        assert_ne!(of(0x8008_6601), of(0x5000_9401));
         let all = [&kinds[..], &[Kind::of(Opcode::Ioctl as u32, &[]), Kind::of(1, &[])]].concat();
         for (n, kind) in all.iter().enumerate() {
             assert!(kind.0 < Kind::COUNT && !all[..n].contains(kind), "{all:?}");
