@@ -3,8 +3,10 @@
 //!
 //! `COWSHED_EXTENTS_SEED` runs one seed, `COWSHED_EXTENTS_SEEDS` more of them.
 
+use cowshed_btrfs::compression::compress::CompressPolicy;
+use cowshed_btrfs::fs::MountOptions;
 use cowshed_harness::{KernelVolume, VolumeOptions};
-use cowshed_vfs::{FallocateFlags, FileSystem, Handle, SetAttr};
+use cowshed_vfs::{Algorithm, Compression, FallocateFlags, FileSystem, Handle, InitInfo, SetAttr};
 
 use crate::dice::Dice;
 use crate::rig::{ROOT, Rig, kernel_can};
@@ -12,7 +14,8 @@ use crate::seen::{Content, after_crash};
 
 const FILES: usize = 3;
 const SYNCS: usize = 24;
-const SEEDS_IN_CI: u64 = 3;
+/// One of each kind of volume and mount.
+const SEEDS_IN_CI: u64 = 6;
 /// Of a file: so many that most operations meet several extents.
 const FILE_BLOCKS: usize = 96;
 const BLOCK: u64 = 4096;
@@ -72,7 +75,18 @@ fn run(seed: u64) -> (u64, u64) {
     if seed % 2 == 1 {
         options.features = vec!["^no-holes"];
     }
-    let rig = Rig::on(KernelVolume::make(&options).expect("mkfs.btrfs"));
+    let mut mount_options = MountOptions::default();
+    match seed % 6 {
+        2 | 3 => {
+            let how = Compression::new(Algorithm::Zstd, 0);
+            mount_options.compress = Some(CompressPolicy { how, force: true });
+        }
+        4 => mount_options.nodatacow = true,
+        5 => mount_options.nodatasum = true,
+        _ => {}
+    }
+    let volume = KernelVolume::make(&options).expect("mkfs.btrfs");
+    let rig = Rig::mounted(volume, mount_options, InitInfo::TRUSTED);
     let mut history = vec![format!("seed {seed}")];
     let make = |n: usize| rig.create(&format!("f{n}")).unwrap().attr.ino;
     let inodes: Vec<_> = (0..FILES).map(make).collect();
