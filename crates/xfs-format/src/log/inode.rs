@@ -7,7 +7,7 @@ use super::item_type::{ItemType, whole};
 use super::{ByteOrder, N16, N32, N64};
 use crate::corrupt::{Fault, agree, field, truncated};
 use crate::ids::{Daddr, Ino};
-use crate::inode::{CORE_BYTES_V2, CORE_BYTES_V3, INODE_MAGIC, InodeCore};
+use crate::inode::{CORE_BYTES_V3, INODE_MAGIC, InodeCore, InodeCoreV2};
 use crate::num::to_len;
 
 on_disk!(
@@ -43,6 +43,9 @@ on_disk!(
         boffset: N32,
     }
 );
+
+/// Bytes of a core of versions 1 and 2 in the log: up to `next_unlinked`.
+const LOGGED_BYTES_V2: usize = std::mem::offset_of!(InodeCoreV2, next_unlinked);
 
 /// `fields`: what an inode item holds.
 pub mod inode_fields {
@@ -114,7 +117,7 @@ pub struct InodeFormat {
 /// The core of an inode as it was logged: in the writer's order of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogCore<'a> {
-    /// 100 bytes for versions 1 and 2, 176 for version 3.
+    /// 96 bytes for versions 1 and 2, 176 for version 3.
     pub bytes: &'a [u8],
     /// The writer's order.
     pub order: ByteOrder,
@@ -225,7 +228,7 @@ impl<'a> LogCore<'a> {
         let expected = if version == Some(3) {
             CORE_BYTES_V3
         } else {
-            CORE_BYTES_V2
+            LOGGED_BYTES_V2
         };
         if bytes.len() < expected {
             return Err(truncated("core", expected, bytes.len()));
@@ -263,7 +266,7 @@ impl<'a> LogCore<'a> {
         bytes.truncate(if core.version >= 3 {
             CORE_BYTES_V3
         } else {
-            CORE_BYTES_V2
+            LOGGED_BYTES_V2
         });
         swap(&mut bytes, order, core.is_bigtime(), core.version);
         bytes
