@@ -47,6 +47,19 @@ impl Facts {
             self.text(name, format!("\"{quoted}\""));
         }
     }
+    /// Gives fields the names of another program.
+    pub fn rename(&mut self, names: &[(&str, &str)]) {
+        for (old, new) in names {
+            let field = self.fields.remove(*old).expect("a field");
+            self.fields.insert((*new).to_owned(), field);
+        }
+    }
+    /// Takes fields out that are printed wrongly.
+    pub fn forget(&mut self, names: &[&str]) {
+        for name in names {
+            self.fields.remove(*name).expect("a field");
+        }
+    }
     /// A list, which xfs_db prints as rows: its elements, each with its fields.
     pub fn list(&mut self, name: impl Into<String>, rows: Vec<Vec<i128>>) {
         self.lists.insert(name.into(), rows);

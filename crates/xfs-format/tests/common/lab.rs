@@ -38,8 +38,26 @@ impl Lab {
         Self { dir, image }
     }
 
+    /// An image of `tests/data`, as it was left there.
+    pub fn stored(name: &str) -> Self {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/{name}.tar.xz"));
+        sh(&format!("tar -C {} -xJf {}", dir.path().display(), archive.display()));
+        let image = dir.path().join("image");
+        Self { dir, image }
+    }
+
     /// Sets bits that this mkfs.xfs does not know, as newer ones do at once.
     pub fn set_incompat(&self, bits: u64) {
+        self.change_incompat(|old| old | bits);
+    }
+
+    /// Takes bits back that this xfsprogs does not know, so that it looks at the volume.
+    pub fn clear_incompat(&self, bits: u64) {
+        self.change_incompat(|old| old & !bits);
+    }
+
+    fn change_incompat(&self, change: impl Fn(u64) -> u64) {
         use std::os::unix::fs::FileExt;
         let file = std::fs::File::options()
             .read(true)
@@ -53,7 +71,8 @@ impl Lab {
             let at = daddr.checked_bytes().unwrap();
             file.read_exact_at(&mut sector, at).unwrap();
             let mut sb = xfs_format::Superblock::verify_copy(&sector).unwrap();
-            sb.features_incompat.set(sb.features_incompat.get() | bits as u32);
+            let bits = change(sb.features_incompat.get().into());
+            sb.features_incompat.set(bits as u32);
             file.write_all_at(&sb.seal().unwrap(), at).unwrap();
         }
     }
@@ -68,6 +87,15 @@ impl Lab {
         let m = m.display();
         sh(&format!(
             "mkdir -p {m}; mount -t xfs -o 'loop,{options}' {image} {m}; export M={m}; cd $M; {script}\ncd /; sync -f {m}; umount {m}"
+        ));
+    }
+
+    /// Mounts, runs the script in the mount with `$M`, and shuts the volume down: its log is dirty.
+    pub fn leave_dirty(&self, options: &str, script: &str) {
+        let (m, image) = (self.mnt(), self.image.display());
+        let m = m.display();
+        sh(&format!(
+            "mkdir -p {m}; mount -t xfs -o 'loop,{options}' {image} {m}; export M={m}; cd $M; {script}\ncd /; xfs_io -x -c 'shutdown -f' {m}; umount {m}"
         ));
     }
 

@@ -6,6 +6,8 @@ pub mod db;
 pub mod fields;
 pub mod judge;
 pub mod lab;
+pub mod log;
+pub mod logprint;
 mod names;
 mod trees;
 
