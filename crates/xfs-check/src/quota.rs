@@ -10,12 +10,9 @@ use crate::scan::Scan;
 use crate::usage::{Usage, quota_inodes};
 
 impl Scan<'_> {
+    /// Linux counts all inodes but those of quotas: the two of the realtime device are root's.
     pub(crate) fn count_usage(&mut self, ino: Ino, core: &InodeCore) {
         if !self.counts_quota || self.is_quota(ino) {
-            return;
-        }
-        let sb = &self.vol.superblock;
-        if [sb.rbmino.get(), sb.rsumino.get()].contains(&ino.get()) {
             return;
         }
         for (which, id) in [

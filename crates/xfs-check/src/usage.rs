@@ -31,9 +31,15 @@ pub(crate) fn quota_inodes(sb: &Superblock) -> Vec<(Ino, u8)> {
         return Vec::new();
     }
     let project = if sb.is_v5() { sb.pquotino.get() } else { 0 };
+    // V4 has one inode for groups or projects.
+    let group = if !sb.is_v5() && u64::from(sb.qflags.get()) & quota::PQUOTA_ACCT != 0 {
+        dquot_type::PROJECT
+    } else {
+        dquot_type::GROUP
+    };
     let all = [
         (sb.uquotino.get(), dquot_type::USER),
-        (sb.gquotino.get(), dquot_type::GROUP),
+        (sb.gquotino.get(), group),
         (project, dquot_type::PROJECT),
     ];
     let there = all.into_iter().filter(|(ino, _)| *ino != 0 && *ino != Ino::NULL);
@@ -46,6 +52,7 @@ pub(crate) fn judge(sb: &Superblock, sink: &mut Sink, usage: &BTreeMap<(u8, u32)
     for (ino, which) in quota_inodes(sb) {
         let counted = match which {
             dquot_type::USER => quota::UQUOTA_CHKD,
+            _ if !sb.is_v5() => quota::OQUOTA_CHKD,
             dquot_type::GROUP => quota::GQUOTA_CHKD,
             _ => quota::PQUOTA_CHKD,
         };
