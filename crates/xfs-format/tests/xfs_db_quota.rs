@@ -1,11 +1,11 @@
-//! Quotas: every field that `xfs_db` prints of them, on volumes that Linux wrote, with timers of both
-//! kinds, and on V4. A field that is not compared is a failure.
+//! Quotas: every field that `xfs_db` prints of them, on volumes that Linux wrote, with timers of
+//! both kinds, and on V4. A field that is not compared is a failure.
 //!
 //! Linux leaves warnings and realtime usage at zero: `xfs_db` then writes another value into each
 //! field, and we must read it.
 //!
-//! The volumes are stored in `data`, of a kernel that has quotas and V4. Where this kernel has quotas,
-//! it makes volumes, too (root). Skips with a line without xfsprogs or xz.
+//! The volumes are stored in `data`, of a kernel that has quotas and V4. Where this kernel has
+//! quotas, it makes volumes, too (root). Skips with a line without xfsprogs or xz.
 
 mod common;
 

@@ -5,8 +5,10 @@
 pub mod db;
 pub mod fields;
 pub mod judge;
+pub mod kinds;
 pub mod lab;
 pub mod log;
+pub mod log_facts;
 pub mod logprint;
 mod names;
 mod trees;
