@@ -30,6 +30,7 @@ needs=(
   fakeroot:fakeroot:fakeroot
   systemd-repart:systemd:systemd-repart
   lsattr:e2fsprogs:e2fsprogs
+  xz:xz-utils:xz
 )
 
 missing_deb=() missing_rpm=() missing_cmd=()

@@ -69,27 +69,6 @@ pub mod dquot_type {
     pub const BIGTIME: u8 = 0x80;
 }
 
-/// What a timer of a quota says, in seconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QuotaTime {
-    /// How long a soft limit may be exceeded: of id 0, for all others.
-    Grace(u32),
-    /// Since 1970: when the soft limit, which is exceeded, becomes a hard one. 0: it is not.
-    Until(i64),
-}
-
-impl DiskDquot {
-    /// The meaning of one of its timers.
-    pub fn time(&self, timer: U32) -> QuotaTime {
-        let timer = timer.get();
-        match (self.id.get(), self.quota_type & dquot_type::BIGTIME) {
-            (0, _) => QuotaTime::Grace(timer),
-            (_, 0) => QuotaTime::Until(timer.into()),
-            _ => QuotaTime::Until(i64::from(timer) << 2),
-        }
-    }
-}
-
 fn kind(is_v5: bool) -> Kind {
     Kind {
         name: "dquot",
