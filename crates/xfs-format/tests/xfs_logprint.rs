@@ -3,8 +3,8 @@
 //! buffers, which other tests compare where they lie on the volume.
 //!
 //! What xfs_logprint 6.1 does not tell:
-//! - the attribute bytes of an inode item (`asize`); inode, operation and namespace of an ATTRI; the
-//!   extents of an EFD;
+//! - the attribute bytes of an inode item (`asize`); inode, operation and namespace of an ATTRI;
+//!   the extents of an EFD;
 //! - anything of XMI, XMD and an ATTRI of more than two regions behind the first one (a replaced
 //!   parent pointer). It loses its way behind them, and crashes in the transactional view: the
 //!   header of their operation is compared, and nothing behind it in their record.

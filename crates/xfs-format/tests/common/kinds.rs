@@ -1,6 +1,7 @@
 //! Which test compares which kind of structure.
 
-/// Kinds of structures, and the test that holds each field of it against `xfs_db` or `xfs_logprint`.
+/// Kinds of structures, and the test that holds each field of it against `xfs_db` or
+/// `xfs_logprint`.
 pub const KINDS: &[(&str, &[&str])] = &[
     (
         "headers_and_trees_read_as_xfs_db_prints_them",

@@ -169,8 +169,8 @@ pub fn head_facts(item: &LogItem<'_>, regions: &Regions) -> Facts {
     facts
 }
 
-/// The first 32 bits of a time as it lies in the log, which xfs_logprint takes for the seconds of all
-/// times: with BIGTIME they are the lower half of the nanoseconds since 1901.
+/// The first 32 bits of a time as it lies in the log, which xfs_logprint takes for the seconds of
+/// all times: with BIGTIME they are the lower half of the nanoseconds since 1901.
 pub fn time_word(core: &InodeCore, raw: U64) -> i32 {
     let time = core.time(raw);
     if !core.is_bigtime() {
