@@ -206,12 +206,12 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
     fn search(&self, ctx: &Context, node: NodeId, call: &SearchArgs, output: &mut [u8]) -> Result<IoctlReply> {
         let mut page = *call;
         let what = search_of(&call.key);
-        // Linux stops behind an item, not before it.
+        // Linux counts an item after it has given it: none wanted is one given.
         let mut items = Items::new(&mut page.buf, call.key.nr_items.get().max(1));
         let mut take = |key: ItemKey, bytes: &[u8], transid: u64| {
             let flow = items.put(key, bytes, transid);
             if std::mem::take(&mut items.is_too_large) {
-                // As Linux: its header alone, and callers go on behind it.
+                // As Linux does: its header alone, and the caller goes on behind it.
                 let _ = items.put(key, &[], transid);
             }
             flow
@@ -251,7 +251,7 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
 }
 
 fn search_of(key: &SearchKey) -> Search {
-    // As Linux does: programs say "all types" with the largest number that the field can have.
+    // Linux takes the low byte. Programs ask for all types with 2^32 - 1.
     let ty = |ty: U32| ty.get() as u8;
     Search {
         tree: key.tree_id.get(),

@@ -8,6 +8,7 @@ mod common;
 use common::Found;
 use common::db::{column, lines, number, rows};
 use common::judge::{Judge, crc, head, uuid_text};
+use common::kinds;
 use common::lab::{Lab, POPULATE, need_kernel};
 use xfs_format::attr::{AttrLeafBlock, AttrRemoteBlock, AttrRemoteHeader, AttrValueView, attr_flags, remote_blocks};
 use xfs_format::btree::{BlockPtr, Bmap, BtreeBlock, LongHeaderV5};
@@ -290,15 +291,7 @@ fn indexes_attributes_maps_and_symlinks_read_as_xfs_db_prints_them() {
             judge.attrs(*ino, &extents);
         }
     }
-    judge.need(&[
-        "leaf",
-        "leaf of several",
-        "node",
-        "free index",
-        "attribute leaf",
-        "attribute node",
-        "remote value",
-        "symlink",
-        "map leaf",
-    ]);
+    judge.need(kinds::of(
+        "indexes_attributes_maps_and_symlinks_read_as_xfs_db_prints_them",
+    ));
 }

@@ -11,7 +11,7 @@ use common::Found;
 use common::db::lines;
 use common::fields::{Facts, asctime};
 use common::judge::{Judge, crc, head, uuid_text};
-use common::kinds::KINDS;
+use common::kinds::{self, KINDS};
 use common::lab::{Lab, POPULATE, SHARE, need_kernel, need_progs, sh};
 use xfs_format::attr::{
     AttrLeafBlock, AttrLeafHeader, AttrLeafHeaderV5, AttrShortformHead, AttrValueView, attr_flags, shortform_entries,
@@ -429,8 +429,7 @@ fn each_field_of_inodes_directories_and_attributes_is_the_one_of_xfs_db() {
     lab.run("", &format!("{POPULATE}{SHARE}"));
     let mut judge = Judge::new(lab);
     judge.all();
-    const THIS: &str = "each_field_of_inodes_directories_and_attributes_is_the_one_of_xfs_db";
-    let here = KINDS.iter().find(|(test, _)| *test == THIS).expect("this test").1;
+    let here = kinds::of("each_field_of_inodes_directories_and_attributes_is_the_one_of_xfs_db");
     judge.need(here);
     for kind in judge.compared.keys() {
         assert!(here.contains(kind), "{kind} is not in the list");

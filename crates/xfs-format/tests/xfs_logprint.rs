@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 
 use common::fields::Facts;
 use common::judge::Judge;
+use common::kinds;
 use common::lab::{Lab, need_kernel, need_progs};
 use common::log::{Log, Regions, Role};
 use common::log_facts::{
@@ -388,19 +389,9 @@ const ALWAYS: [&str; 12] = [
 fn each_field_of_log_items_is_the_one_of_xfs_logprint() {
     let Some(()) = need_kernel() else { return };
     let Some(()) = need::tool("xfs_logprint") else { return };
-    let rest = [
-        "EFD",
-        "RUI",
-        "RUD",
-        "CUI",
-        "CUD",
-        "BUI",
-        "BUD",
-        "ICREATE",
-        "transaction",
-        "whole inode",
-    ];
-    judge_intents("-m rmapbt=1,reflink=1", 0, "renames", &[&ALWAYS[..], &rest].concat());
+    let listed = kinds::of("each_field_of_log_items_is_the_one_of_xfs_logprint");
+    let all = [&ALWAYS[..], listed, &["transaction", "whole inode"]].concat();
+    judge_intents("-m rmapbt=1,reflink=1", 0, "renames", &all);
 }
 
 #[test]

@@ -39,6 +39,9 @@ pub fn run(site: &mut Site<'_>, kernels: Option<&KernelVolume>) -> Result<()> {
             wrong.push(format!("{call}: the kernel's btrfs gives {theirs}, ours {found}"));
         }
     }
+    for (call, ..) in DIFFERENCES {
+        ensure!(kernels.contains_key(*call), "{call} is a difference of no call");
+    }
     ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
     ensure!(ours.len() == kernels.len(), "other calls than on the kernel's btrfs");
     println!("{} calls as on the kernel's btrfs", kernels.len());

@@ -721,7 +721,7 @@ impl FileSystem for Fs {
 #[cfg(test)]
 mod tests {
     use cowshed_runtime::FixedEnv;
-    use cowshed_vfs::{FlagChange, Volume as _};
+    use cowshed_vfs::{FlagChange, SetTime, Timestamp, Volume as _};
 
     use super::*;
     use crate::files::EngineOptions;
@@ -764,6 +764,54 @@ mod tests {
         let mut content = [0; 100];
         let len = fs.read(&ctx, node, Handle::NONE, 0, &mut content).unwrap();
         assert_eq!(&content[..len], b"line\nline\nline\n");
+        fs.mount().close().unwrap();
+    }
+
+    #[test]
+    fn truncation_to_the_size_that_a_file_has_leaves_it_as_it_is_where_no_handle_is_given() {
+        let env = Arc::new(FixedEnv::default());
+        let engine = Mount::open(memory_volume(16384), env, EngineOptions::default()).unwrap();
+        let (fs, ctx) = (Fs::new(engine, MountOptions::default()).unwrap(), Context::root());
+        let new = NewNode {
+            kind: FileKind::Regular,
+            perm: 0o6755,
+            rdev: 0,
+        };
+        let node = fs.mknod(&ctx, NodeId::ROOT, b"f", new).unwrap().node;
+        let old = Timestamp { secs: 7, nanos: 9 };
+        let set_old = SetAttr {
+            mtime: Some(SetTime::At(old)),
+            ctime: Some(old),
+            ..SetAttr::default()
+        };
+        let resize = |size, kill_suidgid, handle| {
+            let set = SetAttr {
+                size_bytes: Some(size),
+                kill_suidgid,
+                ..SetAttr::default()
+            };
+            fs.setattr(&ctx, node, None, &set_old).unwrap();
+            let attr = fs.setattr(&ctx, node, handle, &set).unwrap();
+            assert_eq!(attr.size_bytes, size);
+            (attr.mtime == old && attr.ctime == old, attr.perm)
+        };
+        assert_eq!(resize(0, false, None), (false, 0o6755), "an empty file");
+        assert_eq!(resize(5, false, None), (false, 0o6755), "it grows");
+        assert_eq!(resize(5, false, None), (true, 0o6755));
+        assert_eq!(resize(5, false, Some(Handle::NONE)), (false, 0o6755), "by a handle");
+        assert_eq!(resize(5, true, None), (false, 0o755), "set-id bits go");
+        fs.setattr(
+            &ctx,
+            node,
+            None,
+            &SetAttr {
+                perm: Some(0o644),
+                ..SetAttr::default()
+            },
+        )
+        .unwrap();
+        assert_eq!(resize(5, true, None), (true, 0o644), "there are none");
+        assert_eq!(resize(4, false, None), (false, 0o644), "it shrinks");
         fs.mount().close().unwrap();
     }
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cowshed_harness::KernelVolume;
 use cowshed_vfs::{FallocateFlags, FileSystem, Handle, RenameFlags, SetAttr};
 
-use crate::dice::Dice;
+use crate::dice::{Dice, for_each_seed};
 use crate::rig::{ROOT, Rig, kernel_can};
 use crate::seen::{Content, Inode, Seen, after_crash};
 
@@ -321,16 +321,6 @@ fn fsync_keeps_its_promises() {
     if !kernel_can() {
         return;
     }
-    let number = |name| std::env::var(name).ok().and_then(|v: String| v.parse::<u64>().ok());
-    let seeds = match number("COWSHED_FSYNC_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("COWSHED_FSYNC_SEEDS").unwrap_or(SEEDS_IN_CI),
-    };
-    let mut total = (0, 0);
-    for seed in seeds {
-        let (syncs, commits) = run(seed);
-        total = (total.0 + syncs, total.1 + commits);
-    }
-    assert!(total.0 > total.1, "{} logs and {} commits", total.0, total.1);
-    println!("{} logs, {} commits", total.0, total.1);
+    let (logs, commits) = for_each_seed("FSYNC", SEEDS_IN_CI, run);
+    assert!(logs > commits, "{logs} logs and {commits} commits");
 }

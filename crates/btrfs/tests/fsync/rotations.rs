@@ -20,7 +20,7 @@ use cowshed_vfs::{
     DirEntry, FileKind, FileSystem, Handle, InitInfo, Lookup, NodeId, OpenFlags, OpenRequest, RenameFlags, WriteFlags,
 };
 
-use crate::dice::Dice;
+use crate::dice::{Dice, for_each_seed};
 use crate::rig::{ROOT, kernel_can};
 use crate::seen::after_crash;
 
@@ -307,13 +307,7 @@ impl World {
 
 #[test]
 fn names_that_go_round() {
-    let number = |name| std::env::var(name).ok().and_then(|v: String| v.parse::<u64>().ok());
-    let seeds = match number("COWSHED_ROTATION_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("COWSHED_ROTATION_SEEDS").unwrap_or(SEEDS_IN_CI),
-    };
-    let mut total = (0, 0);
-    for seed in seeds {
+    for_each_seed("ROTATION", SEEDS_IN_CI, |seed| {
         let mut world = World::new(seed);
         for _ in 0..OPS {
             match world.dice.below(30) {
@@ -324,8 +318,7 @@ fn names_that_go_round() {
         }
         let stats = world.fs.mount().log_stats();
         assert_eq!(stats.failed, 0, "a log that could not be written on a healthy device");
-        total = (total.0 + stats.syncs, total.1 + stats.commits);
         world.fs.destroy();
-    }
-    println!("{} logs, {} commits", total.0, total.1);
+        (stats.syncs, stats.commits)
+    });
 }

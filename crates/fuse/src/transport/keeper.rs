@@ -107,7 +107,7 @@ impl Keepers {
     }
 
     /// Whether the processors beside that of a queue are all kept busy.
-    pub fn are_beside(&self, queue: u16) -> bool {
+    pub fn are_running_beside(&self, queue: u16) -> bool {
         let mut others = (0..).zip(&self.keepers).filter(|(of, _)| *of != queue);
         others.all(|(_, keeper)| keeper.runs.load(Relaxed))
     }
@@ -174,12 +174,12 @@ mod tests {
         }
         keepers.count(1);
         keepers.keep_beside(0);
-        assert!(!keepers.are_beside(0), "its requests keep it busy");
+        assert!(!keepers.are_running_beside(0), "its requests keep it busy");
         keepers.count(1);
         keepers.leave(1);
         keepers.keep_beside(0);
-        assert!(keepers.are_beside(0));
-        assert!(!keepers.are_beside(1), "the other one serves");
+        assert!(keepers.are_running_beside(0));
+        assert!(!keepers.are_running_beside(1), "the other one serves");
     }
 
     #[test]
@@ -193,11 +193,13 @@ mod tests {
             keepers.start(scope);
             keepers.keep_beside(0);
             let until = Instant::now() + Duration::from_secs(60);
-            while keepers.are_beside(0) {
-                assert!(Instant::now() < until, "it runs on without requests");
+            while keepers.are_running_beside(0) && Instant::now() < until {
                 thread::sleep(Duration::from_millis(1));
             }
+            let runs_on = keepers.are_running_beside(0);
+            // Before the assertion: the scope waits for the threads.
             keepers.end();
+            assert!(!runs_on, "it runs on without requests");
         });
     }
 }

@@ -8,7 +8,7 @@
 pub mod dev;
 mod history;
 mod keeper;
-pub mod processors;
+pub(crate) mod processors;
 pub(crate) mod streams;
 pub mod uring;
 

@@ -1,5 +1,11 @@
 //! Which test compares which kind of structure.
 
+/// Those that a test compares.
+pub fn of(test: &str) -> &'static [&'static str] {
+    let found = KINDS.iter().find(|(name, _)| *name == test);
+    found.unwrap_or_else(|| panic!("{test} is not in the list")).1
+}
+
 /// Kinds of structures, and the test that holds each field of it against `xfs_db` or
 /// `xfs_logprint`.
 pub const KINDS: &[(&str, &[&str])] = &[

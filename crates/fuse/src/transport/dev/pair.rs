@@ -9,10 +9,10 @@ use crate::sys;
 use crate::transport::keeper::Keepers;
 use crate::transport::processors::{Mover, Place};
 
-/// The kernel's number for callers that it does not name, and for itself.
-pub const NOBODY: u32 = 0;
+/// What the kernel gives for callers that it does not name, and for itself.
+pub const NO_CALLER: u32 = 0;
 /// So many requests of one thread in a row make it a lone caller.
-const RUN: u32 = 16;
+pub const RUN: u32 = 16;
 /// Every so many requests, the worker checks that it is on the processor of its caller, while the
 /// other one is kept busy.
 const CHECK_EVERY: u32 = 64;
@@ -35,7 +35,7 @@ impl<'a> Pair<'a> {
         Pair {
             keepers,
             mover: Mover::new(0),
-            caller: NOBODY,
+            caller: NO_CALLER,
             run: 0,
             home: None,
         }
@@ -48,7 +48,7 @@ impl<'a> Pair<'a> {
 
     /// A request came from this thread, which waits for the reply.
     pub fn note(&mut self, caller: u32) {
-        if caller == NOBODY || !self.keepers.are_of_use() {
+        if caller == NO_CALLER || !self.keepers.are_of_use() {
             return;
         }
         if caller != self.caller {
@@ -57,7 +57,7 @@ impl<'a> Pair<'a> {
         }
         self.run = self.run.wrapping_add(1);
         // Where the other processor is not kept busy, the last reply may have moved the caller.
-        let is_kept = self.home.is_some_and(|home| self.keepers.are_beside(home));
+        let is_kept = self.home.is_some_and(|home| self.keepers.are_running_beside(home));
         if self.run.is_multiple_of(if is_kept { CHECK_EVERY } else { RUN }) {
             self.follow();
         }
@@ -85,7 +85,7 @@ impl<'a> Pair<'a> {
         if let Some(home) = self.home {
             self.keepers.leave(home);
         }
-        (self.caller, self.run, self.home) = (NOBODY, 0, None);
+        (self.caller, self.run, self.home) = (NO_CALLER, 0, None);
         self.mover.go(Place::Anywhere);
     }
 }
@@ -109,7 +109,7 @@ mod tests {
         let mut pair = Pair::new(&keepers);
         for _ in 1..RUN {
             pair.note(caller);
-            pair.note(NOBODY);
+            pair.note(NO_CALLER);
         }
         assert!(!pair.is_together(), "a few requests may be of anyone");
         pair.note(caller);

@@ -42,7 +42,7 @@ use crate::transport::streams::{self, Streams};
 
 use super::device::{DataBuffer, Device, Received, RequestBuffer, Sender};
 use super::held::HeldReads;
-use super::pair::{NOBODY, Pair};
+use super::pair::{NO_CALLER, Pair, RUN};
 
 /// Waking a thread on another processor costs the waker 8 us in a virtual machine (the interrupt
 /// leaves the machine), and as much again passes before the thread runs; that is more than most
@@ -187,12 +187,9 @@ struct LoneCaller {
 }
 
 impl LoneCaller {
-    /// So many requests in a row of one thread make it a lone caller.
-    const RUN: u32 = 16;
-
     /// A request came; is it one of a lone caller? Workers that note at once may lose a note.
     fn note(&self, caller: u32) -> bool {
-        if caller == NOBODY {
+        if caller == NO_CALLER {
             return false;
         }
         let before = self.run.load(Relaxed);
@@ -200,10 +197,10 @@ impl LoneCaller {
             true => (before as u32).saturating_add(1),
             false => 1,
         };
-        if run <= Self::RUN {
+        if run <= RUN {
             self.run.store(u64::from(caller) << 32 | u64::from(run), Relaxed);
         }
-        run >= Self::RUN
+        run >= RUN
     }
 }
 
@@ -328,7 +325,7 @@ impl Worker<'_> {
         let mut data = DataBuffer::new(self.io_bytes_max);
         let mut queued_in_a_row = 0;
         let mut habits = Habits::default();
-        let mut caller = NOBODY;
+        let mut caller = NO_CALLER;
         let mut held = HeldReads::default();
         let mut pair = Pair::new(self.keepers);
         if let Err(error) = self.device.enable_looking() {
@@ -374,7 +371,7 @@ impl Worker<'_> {
             if streams::is_stream(header.opcode, fixed) {
                 // Its caller works, too: on another processor, if there is one.
                 pair.part();
-                (caller, queued_in_a_row) = (NOBODY, 0);
+                (caller, queued_in_a_row) = (NO_CALLER, 0);
                 held.push(request, self.device.road());
                 if held.is_full() || !self.crew.streams.are_for_one() {
                     self.serve_read(&mut held, &mut data);
@@ -450,7 +447,7 @@ impl Worker<'_> {
             habits.looking.does_not_pay();
         }
         habits.waits = habits.waits.wrapping_add(1);
-        if caller != NOBODY && habits.waits.is_multiple_of(MOVE_EVERY) && habits.moving.is_due() {
+        if caller != NO_CALLER && habits.waits.is_multiple_of(MOVE_EVERY) && habits.moving.is_due() {
             match move_to_caller(caller) {
                 true => habits.moving.does_not_pay(),
                 false => habits.moving.pays(),
@@ -546,15 +543,18 @@ mod tests {
     #[test]
     fn a_lone_caller_is_one_thread_whichever_worker_serves_it() {
         let lone = LoneCaller::default();
-        let run = |caller| (0..LoneCaller::RUN).map(|_| lone.note(caller)).collect::<Vec<_>>();
+        let run = |caller| (0..RUN).map(|_| lone.note(caller)).collect::<Vec<_>>();
         let first = run(7);
         assert!(
             first[..15].iter().all(|is_lone| !is_lone),
             "a few requests may be of anyone"
         );
         assert!(first[15], "as many in a row are not");
-        assert!(!lone.note(NOBODY), "a request of no thread is none of its");
-        assert!(lone.note(7), "and ends no run");
+        assert!(
+            !lone.note(NO_CALLER),
+            "a request without a caller is not one of thread 7"
+        );
+        assert!(lone.note(7), "and does not end its run");
         assert!(!lone.note(8), "two threads call");
         assert!(!lone.note(7));
     }
