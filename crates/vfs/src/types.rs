@@ -167,8 +167,8 @@ pub enum SetTime {
 }
 
 /// What to change about a node. Absent fields stay. Every successful change also sets ctime to now,
-/// unless `ctime` is given. A call without a handle that sets nothing but the size that the file has
-/// already changes nothing, its times included, except where that size is 0.
+/// unless `ctime` is given. A call without a handle that sets nothing but the size that the file
+/// has already changes nothing, its times included, except where that size is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// New permission bits ([`PERM_MASK`]).

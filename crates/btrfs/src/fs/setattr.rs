@@ -70,8 +70,8 @@ pub(super) fn setattr(
     })
 }
 
-/// truncate(2) to the size that the file has, which leaves its times. Not for size 0: front ends get
-/// the same request for an empty file that is opened with O_TRUNC, and that sets the times.
+/// truncate(2) to the size that the file has, which leaves its times. Not for size 0: front ends
+/// get the same request for an empty file that is opened with O_TRUNC, and that sets the times.
 fn changes_nothing(inode: &Inode, set: &SetAttr) -> Result<bool> {
     let attr = inode.attr_now();
     let size_alone = SetAttr {

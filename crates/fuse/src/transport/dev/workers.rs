@@ -55,7 +55,7 @@ const MOVE_EVERY: u32 = 32;
 /// A request that takes longer counts as slow: calling another worker costs about a tenth of it.
 const SLOW: Duration = Duration::from_micros(60);
 /// The same while one thread alone calls, which has nothing else to ask until it has the reply.
-/// Anything else that comes waits for so long, as it does for what unexpectedly takes long.
+/// A request of another thread that comes meanwhile may wait as long.
 const SLOW_ALONE: Duration = Duration::from_millis(1);
 /// A FORGET of so many bytes is slow, whatever others of its kind were: some dozen nodes.
 const FORGET_BYTES_SLOW: usize = 16 * size_of::<ForgetOne>();
