@@ -8,6 +8,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
+use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -44,7 +45,7 @@ fn count(change: i64) {
     if used > LIMIT_BYTES.load(Ordering::Relaxed) {
         // What is printed needs memory too.
         LIMIT_BYTES.store(i64::MAX, Ordering::Relaxed);
-        eprintln!("{}", Backtrace::force_capture());
+        tell(&Backtrace::force_capture().to_string());
         give_up(&format!("more than {} MiB of memory", MEMORY_BYTES_MAX >> 20));
     }
 }
@@ -75,8 +76,15 @@ unsafe impl GlobalAlloc for Counting {
 
 fn give_up(why: &str) -> ! {
     let case = CASE.load(Ordering::Relaxed);
-    eprintln!("FAILED: {why}\ncase {case:#x}; replay: cowshed-fuzz image|xfs --replay {case:#x}");
+    tell(&format!(
+        "FAILED: {why}\ncase {case:#x}; replay: cowshed-fuzz image|xfs --replay {case:#x}"
+    ));
     std::process::abort();
+}
+
+/// Not by a macro: what a test prints with one is kept until the test has ended.
+fn tell(what: &str) {
+    let _ = writeln!(std::io::stderr(), "{what}");
 }
 
 /// Starts the watchdog and listens for panics; to be called once before the first case.

@@ -1,7 +1,7 @@
 //! The share of fuzzing that every run of the tests does: always the same images, some fifteen
 //! seconds' worth.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cowshed_fuzz::{Cases, Options, Summary, guard, run, run_case, seeds, xfs};
@@ -58,6 +58,7 @@ const FOUND_XFS: [u64; 6] = [
 
 #[test]
 fn damaged_volumes_do_no_harm() {
+    let _alone = alone();
     let summary = do_no_harm(&seeds::all().expect("sound volumes")[..], &FOUND, IMAGES);
     assert!(summary.committed > 0);
     assert_eq!(summary.disagreements, [], "sound by the checker, but not readable");
@@ -67,20 +68,26 @@ fn damaged_volumes_do_no_harm() {
 /// volume.
 #[test]
 fn damaged_logs_do_no_harm() {
+    let _alone = alone();
     let summary = do_no_harm(&seeds::with_logs().expect("sound volumes")[..], &FOUND_LOGS, LOG_IMAGES);
     assert!(summary.committed > 0);
 }
 
 #[test]
 fn damaged_volumes_of_xfs_do_no_harm() {
+    let _alone = alone();
     let summary = do_no_harm(&xfs::bases().expect("sound volumes")[..], &FOUND_XFS, XFS_IMAGES);
     assert_eq!(summary.disagreements, [], "sound by the checker, but not readable");
 }
 
-fn do_no_harm<C: Cases + ?Sized>(bases: &C, found: &[u64], images: u64) -> Summary {
-    // The guard watches one case at a time.
+/// The guard watches one case at a time, and counts the memory of all threads: that for making
+/// sound volumes, too.
+fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    let _alone = ALONE.lock();
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn do_no_harm<C: Cases + ?Sized>(bases: &C, found: &[u64], images: u64) -> Summary {
     guard::install();
     let mut disagreements = Vec::new();
     for case in found {
