@@ -22,6 +22,9 @@ pub type Edit = Option<ItemBytes>;
 pub(crate) const ENTRY_OVERHEAD_BYTES: usize = 96;
 /// Entries of a chunk. An insertion moves half of them on average: 1.5 KiB.
 const CHUNK_ENTRIES_MAX: usize = 64;
+/// Two directories that get names at the same time change five chunks again and again, and others
+/// in between.
+const RECENT: usize = 8;
 /// So many entries for one gap are worth a search for its end.
 const RUN_ENTRIES_MIN: usize = 4;
 
@@ -50,51 +53,105 @@ type Entry = (Key, Edit);
 /// finds them. A sorted run that falls into a gap becomes chunks of its own.
 #[derive(Debug, Default)]
 pub struct Overlay {
-    /// By a key that is not above the first of the chunk, and above the last of the chunk before.
-    /// The first chunk has [`Key::MIN`]. No chunk is empty.
-    chunks: BTreeMap<Key, Vec<Entry>>,
+    /// In the order in which they were made. They stay as long as the overlay.
+    chunks: Vec<Chunk>,
+    /// Numbers of chunks by [`Chunk::low`].
+    order: BTreeMap<Key, u32>,
+    /// Numbers of chunks that were changed last, the newest first. Operations come back to the same
+    /// ones: new inodes to the last of the tree, names to the last index of their directory.
+    recent: [u32; RECENT],
     len: usize,
 }
 
-fn place_in(chunk: &[Entry], key: &Key) -> Result<usize, usize> {
-    chunk.binary_search_by(|(at, _)| at.cmp(key))
+/// The edits from `low` to below `high`. Chunks cover all keys, without gaps between them.
+#[derive(Debug)]
+struct Chunk {
+    low: Key,
+    /// [`Key::MAX`] is in the last chunk nevertheless.
+    high: Key,
+    /// In order, and never none.
+    entries: Vec<Entry>,
+}
+
+impl Chunk {
+    fn covers(&self, key: &Key) -> bool {
+        self.low <= *key && *key < self.high
+    }
+    fn place(&self, key: &Key) -> Result<usize, usize> {
+        self.entries.binary_search_by(|(at, _)| at.cmp(key))
+    }
 }
 
 impl Overlay {
+    /// The number of the chunk that a key belongs to. `None`: there are no chunks.
+    fn chunk_of(&mut self, key: &Key) -> Option<usize> {
+        let seen = self.recent.iter().position(|n| {
+            let chunk = self.chunks.get(*n as usize);
+            chunk.is_some_and(|chunk| chunk.covers(key))
+        });
+        let (at, number) = match seen {
+            Some(at) => (at, self.recent[at]),
+            None => (RECENT - 1, self.find(key)?),
+        };
+        self.recent.copy_within(..at, 1);
+        self.recent[0] = number;
+        Some(number as usize)
+    }
+
+    fn find(&self, key: &Key) -> Option<u32> {
+        self.order.range(..=*key).next_back().map(|(_, number)| *number)
+    }
+
+    /// Adds a chunk that takes over from another what is not below `low`.
+    fn cut(&mut self, number: usize, low: Key, entries: Vec<Entry>) {
+        let high = std::mem::replace(&mut self.chunks[number].high, low);
+        self.add(Chunk { low, high, entries });
+    }
+
+    fn add(&mut self, chunk: Chunk) {
+        let number = u32::try_from(self.chunks.len()).expect("memory has no room for so many");
+        self.order.insert(chunk.low, number);
+        self.chunks.push(chunk);
+    }
+
     /// Notes an edit; the newest wins. Returns the one before.
     pub fn insert(&mut self, key: Key, edit: Edit) -> Option<Edit> {
-        let Some((_, chunk)) = self.chunks.range_mut(..=key).next_back() else {
-            assert!(self.len == 0, "the first chunk takes every key below the second");
-            self.chunks.insert(Key::MIN, vec![(key, edit)]);
+        let Some(number) = self.chunk_of(&key) else {
             self.len = 1;
+            self.add(Chunk {
+                low: Key::MIN,
+                high: Key::MAX,
+                entries: vec![(key, edit)],
+            });
             return None;
         };
-        let at = match place_in(chunk, &key) {
-            Ok(at) => return Some(std::mem::replace(&mut chunk[at].1, edit)),
+        let chunk = &mut self.chunks[number];
+        let at = match chunk.place(&key) {
+            Ok(at) => return Some(std::mem::replace(&mut chunk.entries[at].1, edit)),
             Err(at) => at,
         };
         self.len += 1;
-        if chunk.len() < CHUNK_ENTRIES_MAX {
-            chunk.insert(at, (key, edit));
+        if chunk.entries.len() < CHUNK_ENTRIES_MAX {
+            chunk.entries.insert(at, (key, edit));
             return None;
         }
-        if let Some((last, _)) = chunk.last()
+        if let Some((last, _)) = chunk.entries.last()
             && *last < key
         {
             // What is appended leaves full chunks behind. The next one takes all that falls between
             // the two: keys that descend share it.
-            let bound = last.next().unwrap_or(key);
+            let low = last.next().unwrap_or(key);
             let mut next = Vec::with_capacity(CHUNK_ENTRIES_MAX);
             next.push((key, edit));
-            self.chunks.insert(bound, next);
+            self.cut(number, low, next);
             return None;
         }
-        let mut upper = chunk.split_off(CHUNK_ENTRIES_MAX / 2);
-        match at.checked_sub(chunk.len()) {
+        let mut upper = chunk.entries.split_off(CHUNK_ENTRIES_MAX / 2);
+        match at.checked_sub(chunk.entries.len()) {
             Some(at) => upper.insert(at, (key, edit)),
-            None => chunk.insert(at, (key, edit)),
+            None => chunk.entries.insert(at, (key, edit)),
         }
-        self.chunks.insert(upper[0].0, upper);
+        self.cut(number, upper[0].0, upper);
         None
     }
 
@@ -127,39 +184,55 @@ impl Overlay {
 
     /// Puts the next `len` of `run` between `key`, which is there, and the next one.
     fn fill_gap(&mut self, key: &Key, len: usize, run: &mut std::vec::IntoIter<Entry>) {
-        let Some((_, chunk)) = self.chunks.range_mut(..=*key).next_back() else {
+        let Some(mut number) = self.chunk_of(key) else {
             return;
         };
-        let end = place_in(chunk, key).map_or_else(|at| at, |at| at + 1);
-        let above = chunk.split_off(end);
-        let room = CHUNK_ENTRIES_MAX.saturating_sub(chunk.len()).min(len);
-        chunk.extend(run.by_ref().take(room));
+        let chunk = &mut self.chunks[number];
+        let end = chunk.place(key).map_or_else(|at| at, |at| at + 1);
+        let above = chunk.entries.split_off(end);
+        let room = CHUNK_ENTRIES_MAX.saturating_sub(end).min(len);
+        chunk.entries.extend(run.by_ref().take(room));
         if let Some((first, _)) = above.first() {
-            self.chunks.insert(*first, above);
+            self.cut(number, *first, above);
         }
         let mut left = len - room;
         while left > 0 {
             let len = left.min(CHUNK_ENTRIES_MAX);
             let full: Vec<Entry> = run.by_ref().take(len).collect();
-            self.chunks.insert(full[0].0, full);
+            self.cut(number, full[0].0, full);
+            number = self.chunks.len() - 1;
             left -= len;
         }
         self.len += len;
     }
 
     pub(crate) fn get(&self, key: &Key) -> Option<&Edit> {
-        let (_, chunk) = self.chunks.range(..=*key).next_back()?;
-        place_in(chunk, key).ok().map(|at| &chunk[at].1)
+        let chunk = &self.chunks[self.find(key)? as usize];
+        chunk.place(key).ok().map(|at| &chunk.entries[at].1)
+    }
+
+    /// Chunks of this range, from the one that the first key belongs to.
+    fn chunks_of(&self, from: Bound<Key>, to: Bound<Key>) -> impl DoubleEndedIterator<Item = &Chunk> {
+        let first = match from {
+            Bound::Included(key) | Bound::Excluded(key) => self.find(&key),
+            Bound::Unbounded => None,
+        };
+        let first = first.map_or(Bound::Unbounded, |number| {
+            Bound::Included(self.chunks[number as usize].low)
+        });
+        self.order
+            .range((first, to))
+            .map(|(_, number)| &self.chunks[*number as usize])
     }
 
     /// The last edit at or below a key.
     pub(crate) fn floor(&self, key: &Key) -> Option<(&Key, &Edit)> {
-        let mut below = self.chunks.range(..=*key);
+        let mut below = self.chunks_of(Bound::Unbounded, Bound::Included(*key));
         loop {
-            let (_, chunk) = below.next_back()?;
+            let entries = &below.next_back()?.entries;
             // A chunk may begin above its bound: then it is the last of the one before.
-            if let Some(at) = chunk.partition_point(|(at, _)| at <= key).checked_sub(1) {
-                let (at, edit) = &chunk[at];
+            if let Some(at) = entries.partition_point(|(at, _)| at <= key).checked_sub(1) {
+                let (at, edit) = &entries[at];
                 return Some((at, edit));
             }
         }
@@ -167,29 +240,24 @@ impl Overlay {
 
     pub(crate) fn range(&self, range: impl RangeBounds<Key>) -> impl DoubleEndedIterator<Item = (&Key, &Edit)> {
         let (from, to) = (range.start_bound().cloned(), range.end_bound().cloned());
-        let first = match from {
-            // The first of it may lie in the chunk before.
-            Bound::Included(key) | Bound::Excluded(key) => self.chunks.range(..=key).next_back(),
-            Bound::Unbounded => None,
-        };
-        let first = first.map_or(Bound::Unbounded, |(bound, _)| Bound::Included(*bound));
-        self.chunks.range((first, to)).flat_map(move |(_, chunk)| {
+        self.chunks_of(from, to).flat_map(move |Chunk { entries, .. }| {
             let start = match from {
-                Bound::Included(key) => chunk.partition_point(|(at, _)| *at < key),
-                Bound::Excluded(key) => chunk.partition_point(|(at, _)| *at <= key),
+                Bound::Included(key) => entries.partition_point(|(at, _)| *at < key),
+                Bound::Excluded(key) => entries.partition_point(|(at, _)| *at <= key),
                 Bound::Unbounded => 0,
             };
             let end = match to {
-                Bound::Included(key) => chunk.partition_point(|(at, _)| *at <= key),
-                Bound::Excluded(key) => chunk.partition_point(|(at, _)| *at < key),
-                Bound::Unbounded => chunk.len(),
+                Bound::Included(key) => entries.partition_point(|(at, _)| *at <= key),
+                Bound::Excluded(key) => entries.partition_point(|(at, _)| *at < key),
+                Bound::Unbounded => entries.len(),
             };
-            chunk[start..end.max(start)].iter().map(|(key, edit)| (key, edit))
+            entries[start..end.max(start)].iter().map(|(key, edit)| (key, edit))
         })
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Key, &Edit)> {
-        self.chunks.values().flatten().map(|(key, edit)| (key, edit))
+        let chunks = self.order.values().map(|number| &self.chunks[*number as usize]);
+        chunks.flat_map(|chunk| chunk.entries.iter().map(|(key, edit)| (key, edit)))
     }
 
     /// Number of edits.

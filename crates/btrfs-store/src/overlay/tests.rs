@@ -61,12 +61,17 @@ impl Both {
             let above = (Bound::Excluded(from), Bound::Unbounded);
             assert!(self.overlay.range(above).eq(self.map.range(above)));
         }
-        let mut last = None;
-        for (bound, chunk) in &self.overlay.chunks {
-            assert!((1..=CHUNK_ENTRIES_MAX).contains(&chunk.len()), "{}", chunk.len());
-            assert!(last.is_none_or(|last| last < *bound) && *bound <= chunk[0].0);
-            last = chunk.last().map(|(key, _)| *key);
+        let chunks = || self.overlay.order.values().map(|n| &self.overlay.chunks[*n as usize]);
+        assert!(self.overlay.order.keys().eq(chunks().map(|chunk| &chunk.low)));
+        let mut next = Key::MIN;
+        for chunk in chunks() {
+            let len = chunk.entries.len();
+            assert!((1..=CHUNK_ENTRIES_MAX).contains(&len), "{len}");
+            assert_eq!(chunk.low, next, "chunks leave no gap");
+            assert!(chunk.entries.iter().all(|(key, _)| chunk.covers(key)));
+            next = chunk.high;
         }
+        assert!(self.map.is_empty() || next == Key::MAX);
     }
 }
 
