@@ -11,9 +11,10 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::block_device::batch;
+use crate::mounted::{LETS_GO_AFTER, LOOK_EVERY};
 use crate::{BlockDevice, Error, Op, OpenMode, ReadOp, Result, check_access, mounted, sys};
 
 /// The sector size that an image file is taken to have.
@@ -55,11 +56,6 @@ pub struct FileDevice {
     /// Cleared when the device turns out not to support it.
     can_discard: AtomicBool,
 }
-
-/// The process of a mount closes the volume a moment after umount(8) has returned. A volume that is
-/// locked for longer is in use.
-const LETS_GO_AFTER: Duration = Duration::from_secs(1);
-const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 fn lock(file: &File, mode: OpenMode) -> std::result::Result<(), TryLockError> {
     let until = Instant::now() + LETS_GO_AFTER;

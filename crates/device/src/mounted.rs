@@ -8,8 +8,14 @@
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::time::{Duration, Instant};
 
 use crate::OpenMode;
+
+/// A mount lets go of its volume a moment after umount(8) has returned: its process of the lock, and
+/// Linux of the loop device. What is kept for longer is in use.
+pub(crate) const LETS_GO_AFTER: Duration = Duration::from_secs(1);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A writer cannot live beside any mount, a reader not beside one that writes.
 pub(crate) fn excludes(file: &Metadata, mode: OpenMode) -> bool {
@@ -86,14 +92,25 @@ fn loop_devices_on(file: &Metadata) -> Vec<String> {
         .collect()
 }
 
-/// Whether a mount (or device mapper, swap ...) has claimed the device. "No" where the process may
+/// Whether a mount (or device mapper, swap ...) has claimed the device, and keeps it. One that was
+/// unmounted lazily is in no table and has its device for a moment more. "No" where the process may
 /// not open the device, and so cannot know.
 fn is_claimed(name: &str) -> bool {
-    let claim: std::io::Result<File> = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_CLOEXEC | libc::O_EXCL)
-        .open(format!("/dev/{name}"));
-    claim.is_err_and(|error| error.kind() == ErrorKind::ResourceBusy)
+    let is_busy = || {
+        let claim: std::io::Result<File> = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_CLOEXEC | libc::O_EXCL)
+            .open(format!("/dev/{name}"));
+        claim.is_err_and(|error| error.kind() == ErrorKind::ResourceBusy)
+    };
+    let until = Instant::now() + LETS_GO_AFTER;
+    while is_busy() {
+        if Instant::now() >= until {
+            return true;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    false
 }
 
 #[cfg(test)]

@@ -428,6 +428,37 @@ fn what_the_kernel_has_mounted_is_refused_as_busy() {
     unmount(&dir);
 }
 
+/// As a mount does that was unmounted lazily: it is in no table, and Linux has the device for a
+/// moment more.
+#[test]
+fn claim_that_ends_soon_is_waited_for_and_one_that_stays_is_busy() {
+    let Some(()) = need::loop_devices() else { return };
+    let volume = Scratch::new();
+    let device = cowshed_harness::LoopDevice::attach(&volume.image).unwrap();
+    let claim = || {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        let exclusive = rustix::fs::OFlags::EXCL.bits().cast_signed();
+        let claim = fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(exclusive)
+            .open(device.path());
+        claim.unwrap()
+    };
+    let open = || cowshed::Volume::open_image(&volume.image, &cowshed::OpenOptions::new());
+    let claimed = claim();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(200));
+            drop(claimed);
+        });
+        open().unwrap().close().unwrap();
+    });
+    let claimed = claim();
+    let error = open().expect_err("the device is claimed").to_string();
+    assert!(error.contains("busy: it is mounted or open elsewhere"), "{error}");
+    drop(claimed);
+}
+
 #[test]
 fn block_devices_are_mounted_and_belong_to_the_mount() {
     let Some(()) = can_mount() else { return };
