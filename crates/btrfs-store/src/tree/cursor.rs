@@ -16,8 +16,10 @@ use crate::overlay::Edit;
 /// Entries looked at for one window, over all layers.
 const WINDOW_ENTRIES_MAX: usize = 512;
 
-/// The same for a cursor's first window: many callers want the first item alone.
+/// The same for a cursor's first window: many callers want the first item alone. Each window after
+/// it may be so many times as long: others want a page of items, and come back with a new cursor.
 const FIRST_WINDOW_ENTRIES_MAX: usize = 16;
+const WINDOW_GROWTH: usize = 4;
 
 /// Some of a cursor's items, in order: what [`Cursor::next_run`] gives.
 pub enum Run {
@@ -40,8 +42,8 @@ pub struct Cursor<'t> {
     from: Option<Key>,
     to: Key,
     window: VecDeque<(Key, Item)>,
-    /// More than one window was wanted: then more will be, and they are read ahead.
-    is_long: bool,
+    /// Entries that the next window may look at.
+    entries_max: usize,
     /// False in the commit's own view.
     with_pending: bool,
 }
@@ -53,7 +55,7 @@ impl<'t> Cursor<'t> {
             from: (from <= to).then_some(from),
             to,
             window: VecDeque::new(),
-            is_long: false,
+            entries_max: FIRST_WINDOW_ENTRIES_MAX,
             with_pending: true,
         }
     }
@@ -131,16 +133,14 @@ impl<'t> Cursor<'t> {
 
     fn fill(&mut self, from: Key) -> Result<()> {
         let state = self.tree.state.read();
-        let at = if self.is_long {
+        // More than one window is wanted: then more will be, and they are read ahead.
+        let at = if self.entries_max > FIRST_WINDOW_ENTRIES_MAX {
             self.tree.descend_in_sequence(state.root, &from, &self.to)?
         } else {
             self.tree.descend(state.root, &from)?
         };
-        let entries_max = match self.is_long {
-            true => WINDOW_ENTRIES_MAX,
-            false => FIRST_WINDOW_ENTRIES_MAX,
-        };
-        self.is_long = true;
+        let entries_max = self.entries_max;
+        self.entries_max = WINDOW_ENTRIES_MAX.min(entries_max * WINDOW_GROWTH);
         let end = self.window_end(&at);
         let first_slot = at.leaf.search(&from).unwrap_or_else(|slot| slot);
         let mut leaf = (first_slot..at.leaf.len())
