@@ -78,22 +78,29 @@ impl Ags<'_> {
         self.settle(group)
     }
 
-    /// Takes a block out of the smallest free extent of a group. `None` where it is full.
-    fn take_free(&mut self, group: AgNumber) -> Result<Option<u32>> {
-        let smallest = self.look(group, Tree::Cnt, |tree| {
+    /// Takes so many blocks out of the smallest free extent of a group that has them, else all of
+    /// the largest one. `None` where the group is full.
+    fn take_free(&mut self, group: AgNumber, most: u32) -> Result<Option<(u32, u32)>> {
+        let found = self.look(group, Tree::Cnt, |tree| {
             let mut first = None;
-            tree.from::<Cnt>((0, 0), &mut |record| {
+            tree.from::<Cnt>((most, 0), &mut |record| {
                 first = Some(*record);
                 false
             })?;
-            Ok(first)
+            if first.is_none() { tree.last::<Cnt>() } else { Ok(first) }
         })?;
-        let Some(found) = smallest else { return Ok(None) };
+        let Some(found) = found else { return Ok(None) };
         let (start, blocks) = (found.startblock.get(), found.blockcount.get());
-        let rest = (blocks > 1).then(|| record(start + 1, blocks - 1));
+        let taken = blocks.min(most);
+        let rest = (blocks > taken).then(|| record(start + taken, blocks - taken));
         let rest: Vec<AllocRecord> = rest.into_iter().collect();
         self.replace_free(group, &[found], &rest)?;
-        Ok(Some(start))
+        Ok(Some((start, taken)))
+    }
+
+    /// Takes one block.
+    fn take_block(&mut self, group: AgNumber) -> Result<Option<u32>> {
+        Ok(self.take_free(group, 1)?.map(|(start, _)| start))
     }
 
     /// Blocks that a change of all three trees may take.
@@ -108,7 +115,7 @@ impl Ags<'_> {
     /// Fills the AGFL up, and empties it where trees gave more back than it should hold.
     pub(super) fn settle(&mut self, group: AgNumber) -> Result<()> {
         while self.group(group)?.spare.len() < self.spare_min(group)? {
-            let Some(block) = self.take_free(group)? else {
+            let Some(block) = self.take_block(group)? else {
                 return Ok(());
             };
             self.group(group)?.spare.push_back(block);
@@ -125,14 +132,15 @@ impl Ags<'_> {
         Ok(())
     }
 
-    /// Takes a block for an owner, near a group. Errors: the volume is full.
-    pub(super) fn take_near(&mut self, near: AgNumber) -> Result<(AgNumber, u32)> {
+    /// Takes at most so many blocks for an owner, near a group: the first one, and how many follow
+    /// each other. Errors: the volume is full.
+    pub(super) fn take_run(&mut self, near: AgNumber, most: u32) -> Result<(FsBlock, u32)> {
         let count = self.disk.geometry.ag_count;
         for step in 0..count {
             let group = AgNumber(((u64::from(near.get()) + u64::from(step)) % u64::from(count)) as u32);
-            if let Some(block) = self.take_free(group)? {
+            if let Some((start, blocks)) = self.take_free(group, most)? {
                 self.settle(group)?;
-                return Ok((group, block));
+                return Ok((self.disk.geometry.join(group, AgBlock(start)), blocks));
             }
         }
         Err(cowshed_vfs::Error::NoSpace.into())
@@ -151,7 +159,7 @@ impl Ags<'_> {
         let mut spare = VecDeque::new();
         if !self.look(group, tree, |tree| tree.has_room::<K>(more))? {
             for _ in 0..(self.levels(group, tree)? as usize + 1) * (more + 1) {
-                let Some(block) = self.take_free(group)? else { break };
+                let Some(block) = self.take_block(group)? else { break };
                 spare.push_back(block);
                 self.settle(group)?;
             }
