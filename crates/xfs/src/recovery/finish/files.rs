@@ -128,17 +128,29 @@ impl File {
     /// The same for an inode that has no attribute fork. Where the list does not fit, the fork
     /// begins where it does in new inodes.
     pub(super) fn new_attr_offset_for(&self, bytes: usize) -> u8 {
-        let all = self.room(ForkKind::Data).len();
-        let usual = NEW_ATTR_FORK_AT.min(all.saturating_sub(ATTR_ROOT_BYTES) / 8 * 8);
+        let usual = self.usual_attr_offset();
         let least = match self.fork(ForkKind::Data) {
             Some(Fork::Dev(_)) => return 1,
             Some(Fork::Btree(root)) => BMDR_HEADER_BYTES + size_of_val(root.keys) + size_of_val(root.pointers),
             // The extents move to a tree.
-            Some(Fork::Extents(records)) if size_of_val(records) > usual => 0,
+            Some(Fork::Extents(records)) if size_of_val(records) > usize::from(usual) * 8 => 0,
             _ => self.data_used_bytes(),
         };
-        let usual = u8::try_from(usual / 8).unwrap_or(u8::MAX);
-        self.offset_beside(bytes, least).map_or(usual, |offset| offset.max(usual))
+        self.offset_beside(bytes, least).unwrap_or(usual)
+    }
+
+    /// Where the attribute fork of a new inode begins.
+    fn usual_attr_offset(&self) -> u8 {
+        let all = self.room(ForkKind::Data).len() + self.room(ForkKind::Attr).len();
+        let most = all.saturating_sub(ATTR_ROOT_BYTES);
+        u8::try_from(NEW_ATTR_FORK_AT.min(most) / 8).unwrap_or(u8::MAX)
+    }
+
+    /// Attributes that leave the inode give the data fork room back, as in Linux.
+    pub(super) fn reset_attr_offset(&mut self) {
+        if !matches!(self.fork(ForkKind::Data), Some(Fork::Dev(_) | Fork::Btree(_))) {
+            self.core.forkoff = self.core.forkoff.max(self.usual_attr_offset());
+        }
     }
 
     /// Where the attribute fork begins so that both forks have room. An offset that leaves it no

@@ -67,7 +67,7 @@ impl AttrFork<'_, '_> {
         if let Some(last) = last {
             self.raise_keys(&way.nodes, last)?;
         }
-        let is_small = leaf_bytes(&leaf.attrs, &geometry) < geometry.block_bytes as usize * 37 / 100;
+        let is_small = leaf_bytes(&leaf.attrs, &geometry) <= geometry.block_bytes as usize / 2;
         if is_root || !is_small {
             return Ok(());
         }

@@ -115,15 +115,18 @@ pub(super) fn fits_leaf(attrs: &[Attr], geometry: &Geometry) -> bool {
     leaf_bytes(attrs, geometry) <= geometry.block_bytes as usize
 }
 
-/// Where a list is cut so that both halves have about as many bytes.
+/// Where a list is cut so that both halves differ least in their bytes.
 pub(super) fn middle(attrs: &[Attr]) -> usize {
     let half = list_bytes(attrs) / 2;
-    let mut bytes = 0;
+    let (mut bytes, mut least) = (0, usize::MAX);
     let at = attrs.iter().position(|attr| {
         bytes += attr.bytes();
-        bytes > half
+        let is_past = bytes.abs_diff(half) > least;
+        least = bytes.abs_diff(half);
+        is_past
     });
-    at.unwrap_or_default().clamp(1, attrs.len().saturating_sub(1).max(1))
+    let last = attrs.len().saturating_sub(1).max(1);
+    at.unwrap_or(last).clamp(1, last)
 }
 
 #[cfg(test)]
@@ -137,6 +140,8 @@ mod tests {
         assert_eq!(middle(&[attr(200), attr(5), attr(5)]), 1);
         assert_eq!(middle(&[attr(5), attr(5), attr(200)]), 2);
         assert_eq!(middle(&[attr(5), attr(200)]), 1);
+        assert_eq!(middle(&[attr(60), attr(60), attr(40)]), 1);
+        assert_eq!(middle(&[attr(40), attr(60), attr(60)]), 2);
         assert_eq!(attr(5).bytes(), 8 + 8);
         assert_eq!(attr(6).bytes(), 8 + 12);
     }

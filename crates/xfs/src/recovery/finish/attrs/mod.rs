@@ -119,6 +119,7 @@ fn add(ags: &mut Ags<'_>, file: &mut File, attr: Attr) -> Result<()> {
     if let Some(mut attrs) = short {
         // One leaf, in a block of its own.
         sort(&mut attrs, &geometry);
+        fork.file.reset_attr_offset();
         let root = fork.grow()?;
         fork.write_leaf(root, &attrs, (NONE, NONE))?;
     }
