@@ -134,6 +134,65 @@ fn names(rng: &mut Rng, count: usize) -> Vec<Vec<u8>> {
     names
 }
 
+/// The same file on two volumes: on one of them we finish intents, on the other one the kernel does.
+struct Twins {
+    ours: XfsVolume,
+    linux: XfsVolume,
+    ino: u64,
+    expected: Attrs,
+}
+
+impl Twins {
+    fn make(mkfs: &str) -> Result<Twins> {
+        let one = || -> Result<(XfsVolume, u64)> {
+            let volume = volume(mkfs)?;
+            let ino = volume.with_mount(|root| {
+                fs::write(root.join("file"), b"contents")?;
+                Ok(fs::metadata(root.join("file"))?.ino())
+            })?;
+            Ok((volume, ino))
+        };
+        let ((ours, ino), (linux, other)) = (one()?, one()?);
+        ensure!(ino == other, "the same inode");
+        Ok(Twins {
+            ours,
+            linux,
+            ino,
+            expected: Attrs::new(),
+        })
+    }
+
+    /// We finish a change.
+    fn change(&mut self, change: &Change) -> Result<Stored> {
+        plant(self.ours.image(), self.ino, change)?;
+        change.apply(&mut self.expected);
+        let found = stored(&recovered(self.ours.image())?, self.ino)?;
+        ensure!(found.attrs == self.expected, "attributes");
+        let report = judge(self.ours.image())?;
+        ensure!(report.is_clean(), "{report}");
+        put_home(self.ours.image())?;
+        Ok(found)
+    }
+
+    /// The kernel finishes it, behind others that programs made.
+    fn compare(&self, found: &Stored, before: &[Change], change: &Change) -> Result<()> {
+        if !before.is_empty() {
+            self.linux.with_mount(|root| {
+                let file = root.join("file");
+                before.iter().try_for_each(|change| call(&file, change))
+            })?;
+        }
+        // Linux does not log an intent for an inode without room, and makes none when it finishes
+        // one: the attribute would be lost.
+        if stored(&recovered(self.linux.image())?, self.ino)?.forkoff == 0 {
+            self.linux.with_mount(|root| call(&root.join("file"), change))?;
+        } else {
+            plant(self.linux.image(), self.ino, change)?;
+        }
+        found.compare(&by_kernel(&self.linux, self.ino)?)
+    }
+}
+
 #[test]
 fn attris_in_a_row_make_and_take_three_levels_as_linux_does() {
     if is_able() {
@@ -142,51 +201,75 @@ fn attris_in_a_row_make_and_take_three_levels_as_linux_does() {
 }
 
 fn run_levels() -> Result<()> {
-    let (ours, linux) = (volume("-b size=1k")?, volume("-b size=1k")?);
-    let make = |volume: &XfsVolume| {
-        let ino = volume.with_mount(|root| {
-            fs::write(root.join("file"), b"contents")?;
-            Ok(fs::metadata(root.join("file"))?.ino())
-        })?;
-        Ok::<u64, anyhow::Error>(ino)
-    };
-    let ino = make(&ours)?;
-    ensure!(make(&linux)? == ino, "the same inode");
-    set_logged_attributes(ours.image())?;
+    let mut twins = Twins::make("-b size=1k")?;
     let mut rng = Rng::new(7);
-    let all = names(&mut rng, 420);
+    let mut all = names(&mut rng, 420);
     let mut changes: Vec<Change> = all.iter().map(|name| Change::set(name, &name[..10])).collect();
-    let mut gone = all.clone();
-    rng.shuffle(&mut gone);
-    changes.extend(gone.iter().map(|name| Change::remove(name)));
-    let mut expected = Attrs::new();
-    let (mut deepest, mut log) = (0, Log::open(ours.image())?);
-    let mut since = 0;
+    rng.shuffle(&mut all);
+    changes.extend(all.iter().map(|name| Change::remove(name)));
+    let (mut deepest, mut since) = (0, 0);
     for (at, change) in changes.iter().enumerate() {
-        log.append(&[change.attri(ino).item(1)], |_| {})?;
-        change.apply(&mut expected);
-        let volume = recovered(ours.image())?;
-        let found = stored(&volume, ino).with_context(|| format!("change {at}"))?;
-        ensure!(found.attrs == expected, "change {at}: attributes");
-        let report = judge(ours.image())?;
-        ensure!(report.is_clean(), "change {at}: {report}");
-        put_home(ours.image())?;
+        let found = twins.change(change).with_context(|| format!("change {at}"))?;
         deepest = deepest.max(found.levels);
         // Several intents of one inode are more than the kernel can finish: it does the first step
-        // of each first. So it makes the changes, and finishes the last one.
-        let is_stop = (at + 1) % 70 == 0 || at + 1 == changes.len();
-        if is_stop {
-            linux.with_mount(|root| {
-                changes[since..at]
-                    .iter()
-                    .try_for_each(|change| call(&root.join("file"), change))
-            })?;
-            plant(linux.image(), ino, change)?;
+        // of each first. So programs make the changes, and it finishes the last one.
+        if (at + 1) % 70 == 0 || at + 1 == changes.len() {
+            let compared = twins.compare(&found, &changes[since..at], change);
+            compared.with_context(|| format!("change {at}"))?;
             since = at + 1;
-            let kernel = by_kernel(&linux, ino)?;
-            found.compare(&kernel).with_context(|| format!("change {at}"))?;
         }
     }
     ensure!(deepest == 3, "{deepest} levels");
+    Ok(())
+}
+
+#[test]
+fn attris_give_and_take_values_with_blocks_as_linux_does() {
+    if !is_able() {
+        return;
+    }
+    for (mkfs, seed) in [("", 1), ("-b size=1k", 2)] {
+        run_values(mkfs, seed).unwrap_or_else(|error| panic!("{mkfs} seed {seed}: {error:#}"));
+    }
+}
+
+/// Values of all sizes: in the inode, beside their names, in blocks of their own.
+fn run_values(mkfs: &str, seed: u64) -> Result<()> {
+    let mut twins = Twins::make(mkfs)?;
+    let mut rng = Rng::new(seed);
+    let block = if mkfs.is_empty() { 4096 } else { 1024 };
+    let limit = block / 4 * 3;
+    let sizes = [0, 1, 30, 254, 255, 256, 300, limit - 8, limit - 7, limit - 6, limit, block, 20_000, 65_536];
+    let mut value = |rng: &mut Rng, size: usize| {
+        let mut value = vec![0; size];
+        rng.fill(&mut value);
+        value
+    };
+    // One after the other, for the limits.
+    let mut changes = Vec::new();
+    for size in sizes.into_iter().chain(limit - 12..limit + 4) {
+        changes.push(Change::set(b"abc", &value(&mut rng, size)));
+    }
+    changes.push(Change::remove(b"abc"));
+    // Many at once, so that leaves are split in two and three.
+    for _ in 0..90 {
+        let name = format!("name_{}", rng.below(14));
+        let size = [sizes[rng.index(sizes.len())], limit - 20 - rng.index(limit / 2)][rng.index(2)];
+        changes.push(match rng.below(4) {
+            0 => Change::remove(name.as_bytes()),
+            1 => Change::replace(name.as_bytes(), &value(&mut rng, size)),
+            _ => Change::set(name.as_bytes(), &value(&mut rng, size)),
+        });
+    }
+    changes.extend((0..14).map(|number| Change::remove(format!("name_{number}").as_bytes())));
+    for (at, change) in changes.iter().enumerate() {
+        let what = || format!("change {at}: {} with {} bytes", change.op, change.value.len());
+        if change.op == attri_op::REMOVE && !twins.expected.contains_key(&(0, change.name.clone())) {
+            continue;
+        }
+        let found = twins.change(change).with_context(what)?;
+        twins.compare(&found, &[], change).with_context(what)?;
+    }
+    ensure!(twins.expected.is_empty(), "nothing is left");
     Ok(())
 }
