@@ -79,8 +79,8 @@ impl Ags<'_> {
     }
 
     /// Takes so many blocks out of the smallest free extent of a group that has them, else all of
-    /// the largest one. `None` where the group is full.
-    fn take_free(&mut self, group: AgNumber, most: u32) -> Result<Option<(u32, u32)>> {
+    /// the largest one that has `least`. `None` where there is none.
+    fn take_free(&mut self, group: AgNumber, least: u32, most: u32) -> Result<Option<(u32, u32)>> {
         let found = self.look(group, Tree::Cnt, |tree| {
             let mut first = None;
             tree.from::<Cnt>((most, 0), &mut |record| {
@@ -89,7 +89,9 @@ impl Ags<'_> {
             })?;
             if first.is_none() { tree.last::<Cnt>() } else { Ok(first) }
         })?;
-        let Some(found) = found else { return Ok(None) };
+        let Some(found) = found.filter(|record| record.blockcount.get() >= least) else {
+            return Ok(None);
+        };
         let (start, blocks) = (found.startblock.get(), found.blockcount.get());
         let taken = blocks.min(most);
         let rest = (blocks > taken).then(|| record(start + taken, blocks - taken));
@@ -100,7 +102,7 @@ impl Ags<'_> {
 
     /// Takes one block.
     fn take_block(&mut self, group: AgNumber) -> Result<Option<u32>> {
-        Ok(self.take_free(group, 1)?.map(|(start, _)| start))
+        Ok(self.take_free(group, 1, 1)?.map(|(start, _)| start))
     }
 
     /// Blocks that a change of all three trees may take.
@@ -132,15 +134,23 @@ impl Ags<'_> {
         Ok(())
     }
 
-    /// Takes at most so many blocks for an owner, near a group: the first one, and how many follow
-    /// each other. Errors: the volume is full.
+    /// Takes at most so many blocks for an owner, near a group, and all of them where a group has
+    /// them in one piece: the first one, and how many follow each other. A tenth of each group is
+    /// left, as long as others have space: Linux reserves some for the trees of groups. Errors: the
+    /// volume is full.
     pub(super) fn take_run(&mut self, near: AgNumber, most: u32) -> Result<(FsBlock, u32)> {
         let count = self.disk.geometry.ag_count;
-        for step in 0..count {
-            let group = AgNumber(((u64::from(near.get()) + u64::from(step)) % u64::from(count)) as u32);
-            if let Some((start, blocks)) = self.take_free(group, most)? {
-                self.settle(group)?;
-                return Ok((self.disk.geometry.join(group, AgBlock(start)), blocks));
+        for (least, kept_share) in [(most, 10), (1, 10), (1, u32::MAX)] {
+            for step in 0..count {
+                let group = AgNumber(((u64::from(near.get()) + u64::from(step)) % u64::from(count)) as u32);
+                let agf = &self.group(group)?.agf;
+                if agf.freeblks.get() <= agf.length.get() / kept_share {
+                    continue;
+                }
+                if let Some((start, blocks)) = self.take_free(group, least, most)? {
+                    self.settle(group)?;
+                    return Ok((self.disk.geometry.join(group, AgBlock(start)), blocks));
+                }
             }
         }
         Err(cowshed_vfs::Error::NoSpace.into())
