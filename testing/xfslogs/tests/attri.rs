@@ -5,6 +5,7 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
@@ -16,11 +17,11 @@ use cowshed_harness::xfs::{XfsOptions, XfsVolume};
 use cowshed_harness::run_raw;
 use cowshed_xfslogs::is_able;
 use rustix::fs::XattrFlags;
-use xfs_format::attr::attr_flags;
+use xfs_format::attr::{AttrLeafBlock, AttrNew, AttrValueView, attr_flags};
 use xfs_format::da::name_hash;
 use xfs_format::inode::{Fork, ForkKind};
 use xfs_format::{Expect, Ino, Inode, Lsn};
-use cowshed_xfslogs::plant::{Attri, Log, attri_op, set_logged_attributes};
+use cowshed_xfslogs::plant::{Attri, Log, attri_op, set_logged_attributes, set_new_bits};
 
 fn volume(mkfs: &str) -> Result<XfsVolume> {
     XfsVolume::make(&XfsOptions {
@@ -489,4 +490,178 @@ fn run_room(mkfs: &str) -> Result<()> {
         ensure!(before == after, "{name}: contents");
     }
     repair(ours.image())
+}
+
+/// Marks an attribute of a file with one leaf as not finished. `has_blocks`: its value keeps its blocks.
+fn interrupt(image: &Path, ino: u64, name: &[u8], has_blocks: bool) -> Result<()> {
+    let volume = recovered(image)?;
+    let (geometry, device) = (volume.geometry(), volume.recovered_device());
+    let extents = common::extents(&volume, &common::inode(&volume, ino)?, ino, ForkKind::Attr)?;
+    let daddr = extents.first().and_then(|extent| geometry.daddr(extent.start)).context("a leaf")?;
+    let mut bytes = vec![0; geometry.block_bytes as usize];
+    device.read_at(daddr.get() * 512, &mut bytes)?;
+    let expect = Expect::of_inode(geometry, daddr, Ino(ino));
+    let lsn = u64::from_be_bytes(*bytes[24..].first_chunk().context("an LSN")?);
+    let leaf = AttrLeafBlock::verify(bytes, &expect)?;
+    let entries: Vec<AttrNew<'_>> = leaf
+        .entries()
+        .map(|entry| {
+            let (mut flags, mut value) = (entry.flags, entry.value);
+            if entry.name == name {
+                flags |= attr_flags::INCOMPLETE;
+                if let AttrValueView::Remote { block, .. } = &mut value {
+                    block.0 = if has_blocks { block.0 } else { 0 };
+                }
+            }
+            AttrNew {
+                flags,
+                name: entry.name,
+                value,
+            }
+        })
+        .collect();
+    let bytes = AttrLeafBlock::build(&entries, leaf.siblings(), &expect).context("a leaf")?;
+    let sealed = AttrLeafBlock::seal(bytes, &expect, Lsn(lsn))?;
+    let file = fs::OpenOptions::new().write(true).open(image)?;
+    Ok(file.write_all_at(sealed.bytes(), daddr.get() * 512)?)
+}
+
+#[test]
+fn attris_replace_and_remove_attributes_that_were_not_finished() {
+    if is_able() {
+        run_interrupted().unwrap_or_else(|error| panic!("{error:#}"));
+    }
+}
+
+fn run_interrupted() -> Result<()> {
+    let all = [("small", 700), ("large", 9000), ("other", 700)].map(|(name, size)| Change::set(name.as_bytes(), &vec![3; size]));
+    let new = |name: &[u8], size| Change::replace(name, &vec![4; size]);
+    let cases = [
+        (&b"small"[..], false, new(b"small", 10)),
+        (b"small", false, new(b"small", 9000)),
+        (b"small", false, Change::remove(b"small")),
+        (b"large", true, new(b"large", 10)),
+        (b"large", true, new(b"large", 20_000)),
+        (b"large", true, Change::remove(b"large")),
+        // Blocks that no name leads to stay with the fork, on Linux, too.
+        (b"large", false, new(b"large", 20_000)),
+        (b"large", false, Change::remove(b"large")),
+    ];
+    for (name, has_blocks, change) in cases {
+        let what = || format!("{} {} {}", name.escape_ascii(), has_blocks, change.op);
+        let mut twins = Twins::make("")?;
+        for one in &all {
+            let found = twins.change(one)?;
+            twins.compare(&found, &[], one)?;
+        }
+        // The kernel cleans our log, too.
+        twins.ours.with_mount(|_| Ok(()))?;
+        for image in [twins.ours.image(), twins.linux.image()] {
+            interrupt(image, twins.ino, name, has_blocks)?;
+        }
+        let found = twins.change(&change).context("ours").with_context(what)?;
+        twins.compare(&found, &[], &change).with_context(what)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn attris_of_parent_pointers_make_the_tree_that_links_make_on_linux() {
+    if is_able() {
+        run_links().unwrap_or_else(|error| panic!("{error:#}"));
+    }
+}
+
+/// A name of one file that is made, changed or removed.
+enum Link {
+    Make(Vec<u8>),
+    Move(Vec<u8>, Vec<u8>),
+    Remove(Vec<u8>),
+}
+
+impl Link {
+    fn attri<'a>(&'a self, ino: (u64, u32), parent: &'a [u8]) -> Attri<'a> {
+        let (op, name) = match self {
+            Self::Make(name) => (attri_op::PARENT_SET, name),
+            Self::Move(name, _) => (attri_op::PARENT_REPLACE, name),
+            Self::Remove(name) => (attri_op::PARENT_REMOVE, name),
+        };
+        let mut attri = Attri {
+            ino,
+            op,
+            filter: attr_flags::PARENT,
+            name,
+            value: parent,
+            ..Attri::default()
+        };
+        if let Self::Move(_, new) = self {
+            (attri.new_name, attri.new_value) = (new, parent);
+        }
+        attri
+    }
+
+    fn call(&self, dir: &Path) -> Result<()> {
+        let path = |name: &[u8]| dir.join(std::ffi::OsStr::from_bytes(name));
+        match self {
+            Self::Make(name) => fs::hard_link(path(b"first"), path(name))?,
+            Self::Move(old, new) => fs::rename(path(old), path(new))?,
+            Self::Remove(name) => fs::remove_file(path(name))?,
+        }
+        Ok(())
+    }
+}
+
+fn run_links() -> Result<()> {
+    let one = || -> Result<(XfsVolume, u64, u64)> {
+        let volume = volume("-b size=1k")?;
+        set_new_bits(volume.image())?;
+        let (ino, dir) = volume.with_mount(|root| {
+            fs::create_dir(root.join("dir"))?;
+            let path = root.join("dir/first");
+            fs::write(&path, b"")?;
+            Ok((fs::metadata(path)?.ino(), fs::metadata(root.join("dir"))?.ino()))
+        })?;
+        Ok((volume, ino, dir))
+    };
+    let ((ours, ino, dir), (linux, other, _)) = (one()?, one()?);
+    ensure!(ino == other, "the same inode");
+    let start = recovered(ours.image())?;
+    let generation = |of: u64| Ok::<u32, anyhow::Error>(common::inode(&start, of)?.core().generation.get());
+    let parent = [&dir.to_be_bytes()[..], &generation(dir)?.to_be_bytes()].concat();
+    let (file, linux_start) = ((ino, generation(ino)?), recovered(linux.image())?);
+    let linux_parent = common::inode(&linux_start, dir)?.core().generation.get();
+    drop((start, linux_start));
+    let mut rng = Rng::new(11);
+    let mut all = names(&mut rng, 470);
+    let new = all.split_off(400);
+    let mut links: Vec<Link> = all.iter().cloned().map(Link::Make).collect();
+    rng.shuffle(&mut all);
+    for (place, new) in all.iter_mut().zip(new) {
+        links.push(Link::Move(std::mem::replace(place, new.clone()), new));
+    }
+    rng.shuffle(&mut all);
+    links.extend(all.into_iter().map(Link::Remove));
+    let (mut deepest, mut since) = (0, 0);
+    let mut log = Log::open(ours.image())?;
+    for (at, link) in links.iter().enumerate() {
+        log.append(&[link.attri(file, &parent).item(1)], |_| {})?;
+        let found = stored(&recovered(ours.image())?, ino).with_context(|| format!("link {at}"))?;
+        put_home(ours.image())?;
+        deepest = deepest.max(found.levels);
+        if (at + 1) % 58 == 0 || at + 1 == links.len() {
+            linux.with_mount(|root| links[since..=at].iter().try_for_each(|link| link.call(&root.join("dir"))))?;
+            since = at + 1;
+            let mut kernel = stored(&recovered(linux.image())?, ino)?;
+            for value in kernel.attrs.values_mut() {
+                ensure!(value.ends_with(&linux_parent.to_be_bytes()), "the directory");
+                value.clone_from(&parent);
+            }
+            found.compare(&kernel).with_context(|| format!("link {at}"))?;
+        }
+    }
+    ensure!(deepest == 3, "{deepest} levels");
+    // The names are not those of the directory, but all else is.
+    let report = judge(ours.image())?;
+    ensure!(report.is_clean(), "{report}");
+    Ok(())
 }

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use cowshed_device::{BlockDevice, FileDevice, Locking, OpenMode};
 use cowshed_xfs::{OpenOptions, Volume};
 use xfs_check::{CheckOptions, Report, check};
-use xfs_format::attr::{AttrLeafBlock, AttrRemoteBlock, AttrValueView, remote_blocks, shortform_entries};
+use xfs_format::attr::{AttrLeafBlock, AttrRemoteBlock, AttrValueView, attr_flags, remote_blocks, shortform_entries};
 use xfs_format::btree::{Bmap, BmapRecord, BtreeBlock};
 use xfs_format::da::AttrNodeBlock;
 use xfs_format::inode::{Fork, ForkKind, InodeCore};
@@ -170,6 +170,7 @@ pub fn stored(volume: &Volume, ino: u64) -> Result<Stored> {
                 let leaf = AttrLeafBlock::verify(bytes, &expect)?;
                 for entry in leaf.entries() {
                     let value = match entry.value {
+                        _ if entry.flags & attr_flags::INCOMPLETE != 0 => Vec::new(),
                         AttrValueView::Local(value) => value.to_vec(),
                         AttrValueView::Remote { block, len_bytes } => {
                             let mut value = Vec::new();
@@ -184,11 +185,11 @@ pub fn stored(volume: &Volume, ino: u64) -> Result<Stored> {
                             value
                         }
                     };
-                    let flags = entry.flags & !xfs_format::attr::attr_flags::LOCAL;
+                    let flags = entry.flags & !attr_flags::LOCAL;
                     let key = (flags, entry.name.to_vec());
                     // Parent pointers of one name differ in their values.
                     ensure!(
-                        attrs.insert(key, value).is_none() || flags & 8 != 0,
+                        attrs.insert(key, value).is_none() || flags & attr_flags::PARENT != 0,
                         "an attribute is there twice"
                     );
                 }
