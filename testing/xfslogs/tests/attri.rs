@@ -11,17 +11,17 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use common::{Attrs, Stored, judge, recovered, stored};
-use cowshed_xfs::Volume;
 use cowshed_device_sim::Rng;
-use cowshed_harness::xfs::{XfsOptions, XfsVolume};
 use cowshed_harness::run_raw;
+use cowshed_harness::xfs::{XfsOptions, XfsVolume};
+use cowshed_xfs::Volume;
 use cowshed_xfslogs::is_able;
+use cowshed_xfslogs::plant::{Attri, Log, attri_op, set_logged_attributes, set_new_bits};
 use rustix::fs::XattrFlags;
 use xfs_format::attr::{AttrLeafBlock, AttrNew, AttrValueView, attr_flags};
 use xfs_format::da::name_hash;
 use xfs_format::inode::{Fork, ForkKind};
 use xfs_format::{Expect, Ino, Inode, Lsn};
-use cowshed_xfslogs::plant::{Attri, Log, attri_op, set_logged_attributes, set_new_bits};
 
 fn volume(mkfs: &str) -> Result<XfsVolume> {
     XfsVolume::make(&XfsOptions {
@@ -140,7 +140,7 @@ fn names(rng: &mut Rng, count: usize) -> Vec<Vec<u8>> {
     names
 }
 
-/// The same file on two volumes: on one of them we finish intents, on the other one the kernel does.
+/// The same file on two volumes: we finish intents on one of them, the kernel on the other one.
 struct Twins {
     ours: XfsVolume,
     linux: XfsVolume,
@@ -245,7 +245,22 @@ fn run_values(mkfs: &str, seed: u64) -> Result<()> {
     let mut rng = Rng::new(seed);
     let block = if mkfs.is_empty() { 4096 } else { 1024 };
     let limit = block / 4 * 3;
-    let sizes = [0, 1, 30, 254, 255, 256, 300, limit - 8, limit - 7, limit - 6, limit, block, 20_000, 65_536];
+    let sizes = [
+        0,
+        1,
+        30,
+        254,
+        255,
+        256,
+        300,
+        limit - 8,
+        limit - 7,
+        limit - 6,
+        limit,
+        block,
+        20_000,
+        65_536,
+    ];
     let value = |rng: &mut Rng, size: usize| {
         let mut value = vec![0; size];
         rng.fill(&mut value);
@@ -298,14 +313,35 @@ fn run_values(mkfs: &str, seed: u64) -> Result<()> {
 
 /// Objects without room for attributes, by name.
 const KINDS: &[&str] = &[
-    "pipe", "empty", "extents_3", "extents_8", "extents_12", "extents_13", "extents_17", "extents_20", "extents_40",
-    "extents_400", "extents_700", "link_20", "link_150", "link_250", "link_320", "dir_0", "dir_2", "dir_8", "dir_13", "dir_18",
+    "pipe",
+    "empty",
+    "extents_3",
+    "extents_8",
+    "extents_12",
+    "extents_13",
+    "extents_17",
+    "extents_20",
+    "extents_40",
+    "extents_400",
+    "extents_700",
+    "link_20",
+    "link_150",
+    "link_250",
+    "link_320",
+    "dir_0",
+    "dir_2",
+    "dir_8",
+    "dir_13",
+    "dir_18",
 ];
 const SIZES: &[usize] = &[0, 10, 60, 130, 131, 140, 200, 230, 255, 256, 3000, 20_000];
 
 /// What follows the kind in a name, for inodes of 512 bytes; others have so much more.
 fn number(kind: &str, inode_bytes: usize) -> usize {
-    let number: usize = kind.rsplit_once('_').and_then(|(_, number)| number.parse().ok()).unwrap_or(0);
+    let number: usize = kind
+        .rsplit_once('_')
+        .and_then(|(_, number)| number.parse().ok())
+        .unwrap_or(0);
     let scaled = number * (inode_bytes - 176) / 336;
     scaled.min(if kind.starts_with("link") { 1000 } else { 700 })
 }
@@ -372,7 +408,10 @@ fn take_room(image: &Path, ino: u64) -> Result<()> {
     let bytes = Inode::build(&core, inode.fork_bytes(ForkKind::Data), &[], &expect).context("forks")?;
     let inode = Inode::seal(bytes, &expect, Lsn(core.lsn.get()))?;
     let at = daddr.get() * 512 + u64::from(geometry.ino_offset_bytes(within));
-    Ok(fs::OpenOptions::new().write(true).open(image)?.write_all_at(inode.bytes(), at)?)
+    Ok(fs::OpenOptions::new()
+        .write(true)
+        .open(image)?
+        .write_all_at(inode.bytes(), at)?)
 }
 
 #[test]
@@ -406,10 +445,16 @@ fn run_room(mkfs: &str) -> Result<()> {
         take_room(ours.image(), *ino)?;
     }
     let before = ours.with_mount(|root| {
-        all.iter().try_for_each(|(name, kind, _)| fill_object(&root.join(name), kind, inode_bytes))?;
-        all.iter().map(|(name, ..)| contents(&root.join(name))).collect::<Result<Vec<_>>>()
+        all.iter()
+            .try_for_each(|(name, kind, _)| fill_object(&root.join(name), kind, inode_bytes))?;
+        all.iter()
+            .map(|(name, ..)| contents(&root.join(name)))
+            .collect::<Result<Vec<_>>>()
     })?;
-    let changes: Vec<Change> = all.iter().map(|(_, _, size)| Change::set(b"a", &vec![7; *size])).collect();
+    let changes: Vec<Change> = all
+        .iter()
+        .map(|(_, _, size)| Change::set(b"a", &vec![7; *size]))
+        .collect();
     let clean = fs::read(ours.image())?;
     let start = recovered(ours.image())?;
     let level = |of: &Volume, ino: &u64| -> Result<u8> {
@@ -419,7 +464,10 @@ fn run_room(mkfs: &str) -> Result<()> {
         })
     };
     let levels = inos.iter().map(|ino| level(&start, ino)).collect::<Result<Vec<_>>>()?;
-    let start = inos.iter().map(|ino| stored(&start, *ino)).collect::<Result<Vec<_>>>()?;
+    let start = inos
+        .iter()
+        .map(|ino| stored(&start, *ino))
+        .collect::<Result<Vec<_>>>()?;
     ensure!(start.iter().all(|stored| stored.forkoff == 0), "no object has room");
 
     // Linux, by programs.
@@ -427,11 +475,19 @@ fn run_room(mkfs: &str) -> Result<()> {
         let mut both = all.iter().zip(&changes);
         both.try_for_each(|((name, ..), change)| {
             let value = &change.value[..];
-            Ok(rustix::fs::lsetxattr(root.join(name), "trusted.a", value, XattrFlags::empty())?)
+            Ok(rustix::fs::lsetxattr(
+                root.join(name),
+                "trusted.a",
+                value,
+                XattrFlags::empty(),
+            )?)
         })
     })?;
     let linux = recovered(ours.image())?;
-    let expected = inos.iter().map(|ino| stored(&linux, *ino)).collect::<Result<Vec<_>>>()?;
+    let expected = inos
+        .iter()
+        .map(|ino| stored(&linux, *ino))
+        .collect::<Result<Vec<_>>>()?;
     let root_bits = linux.superblock().versionnum.get();
     // The kernel's image stays open.
     fs::rename(ours.image(), ours.dir().join("kernel.img"))?;
@@ -452,7 +508,10 @@ fn run_room(mkfs: &str) -> Result<()> {
         tail = tail.or(Some(lsn.0));
     }
     let volume = recovered(ours.image())?;
-    ensure!(volume.superblock().versionnum.get() == root_bits, "the superblock says so");
+    ensure!(
+        volume.superblock().versionnum.get() == root_bits,
+        "the superblock says so"
+    );
     for (((name, ..), ino), expected) in all.iter().zip(&inos).zip(&expected) {
         let found = stored(&volume, *ino).with_context(|| name.clone())?;
         found.compare(expected).with_context(|| name.clone())?;
@@ -462,7 +521,11 @@ fn run_room(mkfs: &str) -> Result<()> {
     }
     // Data that moved to blocks, extents that moved to a tree, and roots of trees that moved down.
     let moved = |kind: &str| {
-        let both = start.iter().zip(&expected).zip(&all).filter(|(_, (name, ..))| name.starts_with(kind));
+        let both = start
+            .iter()
+            .zip(&expected)
+            .zip(&all)
+            .filter(|(_, (name, ..))| name.starts_with(kind));
         both.filter(|((start, end), _)| start.format != end.format).count()
     };
     for kind in ["link", "dir", "extents"] {
@@ -473,7 +536,10 @@ fn run_room(mkfs: &str) -> Result<()> {
     let mut deeper = 0;
     for (ino, before) in inos.iter().zip(&levels) {
         let (found, expected) = (level(&volume, ino)?, level(&linux, ino)?);
-        ensure!(found == expected, "levels of inode {ino}: {found}, the kernel's {expected}");
+        ensure!(
+            found == expected,
+            "levels of inode {ino}: {found}, the kernel's {expected}"
+        );
         deeper += usize::from(*before > 0 && found > *before);
     }
     ensure!(deeper > 0 || !mkfs.contains("-b size=1k"), "roots that moved down");
@@ -492,12 +558,16 @@ fn run_room(mkfs: &str) -> Result<()> {
     repair(ours.image())
 }
 
-/// Marks an attribute of a file with one leaf as not finished. `has_blocks`: its value keeps its blocks.
+/// Marks an attribute of a file with one leaf as not finished. `has_blocks`: the name still says
+/// where its value is.
 fn interrupt(image: &Path, ino: u64, name: &[u8], has_blocks: bool) -> Result<()> {
     let volume = recovered(image)?;
     let (geometry, device) = (volume.geometry(), volume.recovered_device());
     let extents = common::extents(&volume, &common::inode(&volume, ino)?, ino, ForkKind::Attr)?;
-    let daddr = extents.first().and_then(|extent| geometry.daddr(extent.start)).context("a leaf")?;
+    let daddr = extents
+        .first()
+        .and_then(|extent| geometry.daddr(extent.start))
+        .context("a leaf")?;
     let mut bytes = vec![0; geometry.block_bytes as usize];
     device.read_at(daddr.get() * 512, &mut bytes)?;
     let expect = Expect::of_inode(geometry, daddr, Ino(ino));
@@ -534,7 +604,8 @@ fn attris_replace_and_remove_attributes_that_were_not_finished() {
 }
 
 fn run_interrupted() -> Result<()> {
-    let all = [("small", 700), ("large", 9000), ("other", 700)].map(|(name, size)| Change::set(name.as_bytes(), &vec![3; size]));
+    let all = [("small", 700), ("large", 9000), ("other", 700)]
+        .map(|(name, size)| Change::set(name.as_bytes(), &vec![3; size]));
     let new = |name: &[u8], size| Change::replace(name, &vec![4; size]);
     let cases = [
         (&b"small"[..], false, new(b"small", 10)),
@@ -649,7 +720,11 @@ fn run_links() -> Result<()> {
         put_home(ours.image())?;
         deepest = deepest.max(found.levels);
         if (at + 1) % 58 == 0 || at + 1 == links.len() {
-            linux.with_mount(|root| links[since..=at].iter().try_for_each(|link| link.call(&root.join("dir"))))?;
+            linux.with_mount(|root| {
+                links[since..=at]
+                    .iter()
+                    .try_for_each(|link| link.call(&root.join("dir")))
+            })?;
             since = at + 1;
             let mut kernel = stored(&recovered(linux.image())?, ino)?;
             for value in kernel.attrs.values_mut() {

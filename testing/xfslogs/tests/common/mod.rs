@@ -1,4 +1,5 @@
-//! What tests with planted logs share: volumes as we recover them, and attributes as they lie on disk.
+//! What tests with planted logs share: volumes as we recover them, and attributes as they lie on
+//! disk.
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::collections::BTreeMap;
@@ -95,7 +96,10 @@ impl Stored {
         let (found, expected) = (facts(self), facts(kernel));
         ensure!(found == expected, "{found}; the kernel's: {expected}");
         for (level, (found, expected)) in self.tree.iter().zip(&kernel.tree).enumerate() {
-            ensure!(found == expected, "level {level}: {found:?}\nthe kernel's: {expected:?}");
+            ensure!(
+                found == expected,
+                "level {level}: {found:?}\nthe kernel's: {expected:?}"
+            );
         }
         ensure!(self.attrs == kernel.attrs, "attributes");
         Ok(())

@@ -163,7 +163,9 @@ impl File {
             _ => data_bytes.max(DATA_ROOT_BYTES).div_ceil(8),
         };
         let most = all.saturating_sub(ATTR_ROOT_BYTES) / 8;
-        (offset >= least.min(most)).then(|| u8::try_from(offset.min(most)).ok()).flatten()
+        (offset >= least.min(most))
+            .then(|| u8::try_from(offset.min(most)).ok())
+            .flatten()
     }
 
     /// Stores the core with the data fork as it is, and an empty attribute fork.
@@ -370,7 +372,12 @@ impl File {
         if !fits {
             return Err(ags.disk.broken("nextents", count, "a count that fits"));
         }
-        let other = |kind| self.room(kind).get(..self.room_bytes(kind)).unwrap_or(self.room(kind)).to_vec();
+        let other = |kind| {
+            self.room(kind)
+                .get(..self.room_bytes(kind))
+                .unwrap_or(self.room(kind))
+                .to_vec()
+        };
         let (data, attr) = match kind {
             ForkKind::Data => (bytes, other(ForkKind::Attr)),
             ForkKind::Attr => (other(ForkKind::Data), bytes),

@@ -17,6 +17,10 @@ fn record(start: u32, blocks: u32) -> AllocRecord {
     }
 }
 
+/// The share of a group that is left as long as other groups have space: Linux reserves some for
+/// the trees of groups.
+const KEPT_SHARE: u32 = 10;
+
 impl Ags<'_> {
     /// Replaces free extents in both trees.
     fn replace_free(&mut self, group: AgNumber, old: &[AllocRecord], new: &[AllocRecord]) -> Result<()> {
@@ -134,13 +138,53 @@ impl Ags<'_> {
         Ok(())
     }
 
+    /// Takes blocks for an owner that has others before them: those at `target` where they are free,
+    /// so that extents grow; for one block, the nearest one. `None` where there are none.
+    pub(super) fn take_at(&mut self, target: FsBlock, blocks: u32) -> Result<Option<(FsBlock, u32)>> {
+        let Some((group, within)) = self.disk.geometry.split(target) else {
+            return Ok(None);
+        };
+        let at = within.get();
+        let agf = &self.group(group)?.agf;
+        if agf.freeblks.get() <= agf.length.get() / KEPT_SHARE {
+            return Ok(None);
+        }
+        let (before, behind) = self.look(group, Tree::Bno, |tree| {
+            let mut behind = None;
+            tree.from::<Bno>(at, &mut |record| {
+                behind = Some(*record);
+                false
+            })?;
+            Ok((tree.at_or_before::<Bno>(at)?, behind))
+        })?;
+        let ends = |record: &AllocRecord| record.startblock.get() + record.blockcount.get();
+        let last = |record: &AllocRecord| ends(record).saturating_sub(1).min(at);
+        let places = [
+            before.map(|record| (last(&record), record)),
+            behind.map(|record| (record.startblock.get().max(at), record)),
+        ];
+        let nearest = places.into_iter().flatten().min_by_key(|(place, _)| place.abs_diff(at));
+        let fits =
+            |(place, record): &(u32, AllocRecord)| (blocks == 1 || *place == at) && ends(record) - place >= blocks;
+        let Some((start, found)) = nearest.filter(fits) else {
+            return Ok(None);
+        };
+        let parts = [
+            record(found.startblock.get(), start - found.startblock.get()),
+            record(start + blocks, ends(&found) - start - blocks),
+        ];
+        let rest: Vec<AllocRecord> = parts.into_iter().filter(|part| part.blockcount.get() > 0).collect();
+        self.replace_free(group, &[found], &rest)?;
+        self.settle(group)?;
+        Ok(Some((self.disk.geometry.join(group, AgBlock(start)), blocks)))
+    }
+
     /// Takes at most so many blocks for an owner, near a group, and all of them where a group has
-    /// them in one piece: the first one, and how many follow each other. A tenth of each group is
-    /// left, as long as others have space: Linux reserves some for the trees of groups. Errors: the
-    /// volume is full.
+    /// them in one piece: the first one, and how many follow each other. Errors: the volume
+    /// is full.
     pub(super) fn take_run(&mut self, near: AgNumber, most: u32) -> Result<(FsBlock, u32)> {
         let count = self.disk.geometry.ag_count;
-        for (least, kept_share) in [(most, 10), (1, 10), (1, u32::MAX)] {
+        for (least, kept_share) in [(most, KEPT_SHARE), (1, KEPT_SHARE), (1, u32::MAX)] {
             for step in 0..count {
                 let group = AgNumber(((u64::from(near.get()) + u64::from(step)) % u64::from(count)) as u32);
                 let agf = &self.group(group)?.agf;

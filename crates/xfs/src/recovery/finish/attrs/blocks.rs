@@ -143,9 +143,7 @@ impl<'a, 'd> AttrFork<'a, 'd> {
         let expect = self.expect(daddr);
         let bytes = AttrLeafBlock::build(&views, siblings, &expect).ok_or_else(|| {
             let count = attrs.len();
-            self.ags
-                .disk
-                .broken("leaf of attributes", count, "attributes that fit")
+            self.ags.disk.broken("leaf of attributes", count, "attributes that fit")
         })?;
         let block = AttrLeafBlock::seal(bytes, &expect, self.ags.disk.lsn)?;
         self.ags.disk.write(daddr, block.bytes())
@@ -196,6 +194,28 @@ impl<'a, 'd> AttrFork<'a, 'd> {
         self.take(1)
     }
 
+    /// Takes blocks of the volume for a hole of the fork: behind what lies before it in the fork,
+    /// else before what lies behind it, else anywhere.
+    fn take_on_disk(&mut self, at: u64, blocks: u32) -> Result<(FsBlock, u32)> {
+        let before = at.checked_sub(1).and_then(|last| self.extents.list.ending_behind(last));
+        let before = before.filter(|extent| extent.end().get() == at);
+        let end = at + u64::from(blocks);
+        let behind = self.extents.list.ending_behind(end);
+        let behind = behind.filter(|extent| extent.offset.get() == end);
+        let target = match (before, behind) {
+            (Some(before), _) => Some(before.start.get() + u64::from(before.blocks)),
+            (None, Some(behind)) => behind.start.get().checked_sub(blocks.into()),
+            (None, None) => None,
+        };
+        if let Some(target) = target
+            && let Some(taken) = self.ags.take_at(FsBlock(target), blocks)?
+        {
+            return Ok(taken);
+        }
+        let near = self.file.group(self.ags);
+        self.ags.take_run(near, blocks)
+    }
+
     /// Takes so many blocks that follow each other in the fork, in as few extents as there are.
     pub(super) fn take(&mut self, blocks: u32) -> Result<DaBlock> {
         let first = self.hole(blocks);
@@ -204,8 +224,7 @@ impl<'a, 'd> AttrFork<'a, 'd> {
         let number = number.ok_or_else(|| self.ags.disk.broken("blocks of attributes", first, "a block of a fork"))?;
         let mut at = first;
         while at < end {
-            let near = self.file.group(self.ags);
-            let (start, blocks) = self.ags.take_run(near, (end - at) as u32)?;
+            let (start, blocks) = self.take_on_disk(at, (end - at) as u32)?;
             let extent = Extent {
                 offset: FileBlock(at),
                 start,

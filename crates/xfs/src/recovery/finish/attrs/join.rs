@@ -24,7 +24,11 @@ impl Joined {
         } else {
             (others.0, siblings.1)
         };
-        let (kept, dropped) = if way.block < other.block { (way, other) } else { (other, way) };
+        let (kept, dropped) = if way.block < other.block {
+            (way, other)
+        } else {
+            (other, way)
+        };
         Self { kept, dropped, outer }
     }
 }
@@ -49,8 +53,8 @@ fn order((back, forw): Siblings) -> impl Iterator<Item = (bool, DaBlock)> {
 }
 
 impl AttrFork<'_, '_> {
-    /// Takes an attribute out of its leaf. A leaf that is less than 37 % full is joined with one
-    /// beside it if both leave a quarter free, and freed where it is empty.
+    /// Takes an attribute out of its leaf. A leaf that is at most half full is joined with
+    /// one beside it if both leave a quarter free, and freed where it is empty.
     pub(super) fn remove(&mut self, way: Way, mut leaf: Leaf, attr: &Attr) -> Result<()> {
         let geometry = self.geometry();
         let before = last_hash(&leaf.attrs, &geometry);

@@ -1,9 +1,9 @@
 //! ATTRI: a change of an attribute. Linux logs them for parent pointers, whose values lie beside
 //! their names, and for all attributes where it is told to.
 //!
-//! Attributes are in the inode ([`short`]), in one leaf, or in leaves below nodes. [`blocks`] are the
-//! blocks of a fork, [`walk`] finds leaves, [`split`] adds, [`join`] removes, [`value`] has values
-//! with blocks of their own. [`room`] makes room for attributes in an inode that has none.
+//! Attributes are in the inode ([`short`]), in one leaf, or in leaves below nodes. [`blocks`] are
+//! the blocks of a fork, [`walk`] finds leaves, [`split`] adds, [`join`] removes, [`value`] has
+//! values with blocks of their own. [`room`] makes room for attributes in an inode that has none.
 
 mod blocks;
 mod join;
@@ -89,7 +89,11 @@ fn remove(ags: &mut Ags<'_>, file: &mut File, attr: &Attr, is_replaced: bool) ->
     if !is_changed {
         return Ok(());
     }
-    let root = if fork.is_one_block() { Some(fork.read_leaf(ROOT)?) } else { None };
+    let root = if fork.is_one_block() {
+        Some(fork.read_leaf(ROOT)?)
+    } else {
+        None
+    };
     fork.store()?;
     match root {
         Some(leaf) => short::take_back(ags, file, leaf.attrs, is_replaced),

@@ -127,6 +127,10 @@ fn items<'a>(dir: &ShortformDir<'a>, ino: Ino, geometry: &Geometry) -> Vec<DataI
         items.push(DataItem::Entry(entry));
     }
     let leaf_bytes = (dir.len() + 2) * size_of::<DirLeafEntry>() + size_of::<DirBlockTail>();
-    fill(&mut items, at, geometry.dir_block_bytes.saturating_sub(leaf_bytes as u32));
+    fill(
+        &mut items,
+        at,
+        geometry.dir_block_bytes.saturating_sub(leaf_bytes as u32),
+    );
     items
 }

@@ -1,5 +1,5 @@
-//! Attributes that are added: leaves and nodes are split, and the tree gets levels, where Linux does
-//! it, so that a fork has as many blocks.
+//! Attributes that are added: leaves and nodes are split, and the tree gets levels, where Linux
+//! does it, so that a fork has as many blocks.
 
 use xfs_format::da::DaNodeEntry;
 use xfs_format::{DaBlock, Geometry, U32};
@@ -146,10 +146,7 @@ impl AttrFork<'_, '_> {
         self.write_node(new, &right)?;
         let root = Node {
             level: left.level.saturating_add(1),
-            entries: vec![
-                child_of_node(moved, &left.entries),
-                child_of_node(new, &right.entries),
-            ],
+            entries: vec![child_of_node(moved, &left.entries), child_of_node(new, &right.entries)],
             siblings: (NONE, NONE),
         };
         self.write_node(ROOT, &root)

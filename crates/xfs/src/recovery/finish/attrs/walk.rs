@@ -3,7 +3,7 @@
 use xfs_format::DaBlock;
 use xfs_format::da::DA_LEVELS_MAX;
 
-use super::blocks::{AttrFork, Block, Leaf, NONE, ROOT};
+use super::blocks::{AttrFork, Block, Leaf, NONE, Node, ROOT};
 use super::list::{Attr, last_hash};
 use crate::error::Result;
 
@@ -36,13 +36,12 @@ impl AttrFork<'_, '_> {
             // A verified node has a child.
             let last = node.entries.len().saturating_sub(1);
             let slot = node.entries.partition_point(|entry| entry.hashval.get() < hash);
-            self.step_down(&mut way, slot.min(last))?;
+            self.step_down(&mut way, &node, slot.min(last))?;
         }
     }
 
-    /// Goes on from a node to a child.
-    fn step_down(&self, way: &mut Way, slot: usize) -> Result<()> {
-        let node = self.read_node(way.block)?;
+    /// Goes on from a node, to which a way leads, to a child.
+    fn step_down(&self, way: &mut Way, node: &Node, slot: usize) -> Result<()> {
         way.nodes.push(Step { node: way.block, slot });
         if way.nodes.len() as u64 > DA_LEVELS_MAX {
             let depth = way.nodes.len();
@@ -55,9 +54,9 @@ impl AttrFork<'_, '_> {
     /// The way to the block before or behind another one, on the same level. `None`: there is none.
     pub(super) fn beside(&self, way: &Way, is_behind: bool) -> Result<Option<Way>> {
         for (depth, step) in way.nodes.iter().enumerate().rev() {
-            let count = self.read_node(step.node)?.entries.len();
+            let node = self.read_node(step.node)?;
             let slot = if is_behind {
-                Some(step.slot + 1).filter(|slot| *slot < count)
+                Some(step.slot + 1).filter(|slot| *slot < node.entries.len())
             } else {
                 step.slot.checked_sub(1)
             };
@@ -66,21 +65,23 @@ impl AttrFork<'_, '_> {
                 nodes: way.nodes.get(..depth).unwrap_or_default().to_vec(),
                 block: step.node,
             };
-            self.step_down(&mut other, slot)?;
+            self.step_down(&mut other, &node, slot)?;
             while other.nodes.len() < way.nodes.len() {
-                let last = self.read_node(other.block)?.entries.len().saturating_sub(1);
-                self.step_down(&mut other, if is_behind { 0 } else { last })?;
+                let node = self.read_node(other.block)?;
+                let last = node.entries.len().saturating_sub(1);
+                self.step_down(&mut other, &node, if is_behind { 0 } else { last })?;
             }
             return Ok(Some(other));
         }
         Ok(None)
     }
 
-    /// The same; the block that is named as sibling has to be the one that the nodes lead to.
+    /// The same; the block that is named as sibling has to be the one that the nodes lead to, and
+    /// another one.
     pub(super) fn beside_as_named(&self, way: &Way, is_behind: bool, named: DaBlock) -> Result<Option<Way>> {
         let other = self.beside(way, is_behind)?;
         let found = other.as_ref().map_or(NONE, |other| other.block);
-        if found != named {
+        if found != named || found == way.block {
             let text = format_args!("{named} beside {}", way.block).to_string();
             return Err(self.ags.disk.broken("siblings of attributes", text, found));
         }
@@ -88,8 +89,8 @@ impl AttrFork<'_, '_> {
     }
 
     /// The leaf that has an attribute, or the one that it goes to. Attributes of one hash may fill
-    /// several leaves: while it is not found and may be in the next leaf, that one is looked at, and
-    /// like Linux we put a new one into the last leaf that was.
+    /// several leaves: while it is not found and may be in the next leaf, that one is looked at,
+    /// and like Linux we put a new one into the last leaf that was.
     pub(super) fn find(&self, attr: &Attr) -> Result<(Way, Leaf)> {
         let geometry = &self.geometry();
         let hash = attr.hash(geometry);
