@@ -19,9 +19,9 @@ use cowshed_xfslogs::is_able;
 use cowshed_xfslogs::plant::{Attri, Log, attri_op, set_logged_attributes, set_new_bits};
 use rustix::fs::XattrFlags;
 use xfs_format::attr::{AttrLeafBlock, AttrNew, AttrValueView, attr_flags};
-use xfs_format::da::name_hash;
+use xfs_format::da::{AttrNodeBlock, DaNodeEntry, name_hash};
 use xfs_format::inode::{Fork, ForkKind};
-use xfs_format::{Expect, Ino, Inode, Lsn};
+use xfs_format::{DaBlock, Expect, Extent, FsBlock, Ino, Inode, Lsn, U32};
 
 fn volume(mkfs: &str) -> Result<XfsVolume> {
     XfsVolume::make(&XfsOptions {
@@ -558,42 +558,63 @@ fn run_room(mkfs: &str) -> Result<()> {
     repair(ours.image())
 }
 
-/// Marks an attribute of a file with one leaf as not finished. `has_blocks`: the name still says
-/// where its value is.
-fn interrupt(image: &Path, ino: u64, name: &[u8], has_blocks: bool) -> Result<()> {
+/// Changes a block of a file's attribute fork on a clean image.
+fn edit(
+    image: &Path,
+    ino: u64,
+    block: u64,
+    change: impl FnOnce(Vec<u8>, &Expect<'_>, Lsn) -> Result<Vec<u8>>,
+) -> Result<()> {
+    const LSN_AT: usize = 24;
     let volume = recovered(image)?;
     let (geometry, device) = (volume.geometry(), volume.recovered_device());
     let extents = common::extents(&volume, &common::inode(&volume, ino)?, ino, ForkKind::Attr)?;
-    let daddr = extents
-        .first()
-        .and_then(|extent| geometry.daddr(extent.start))
-        .context("a leaf")?;
+    let holds = |extent: &&Extent| (extent.offset.get()..extent.end().get()).contains(&block);
+    let extent = extents.iter().find(holds).context("a block of the fork")?;
+    let start = FsBlock(extent.start.get() + block - extent.offset.get());
+    let daddr = geometry.daddr(start).context("an address")?;
     let mut bytes = vec![0; geometry.block_bytes as usize];
     device.read_at(daddr.get() * 512, &mut bytes)?;
     let expect = Expect::of_inode(geometry, daddr, Ino(ino));
-    let lsn = u64::from_be_bytes(*bytes[24..].first_chunk().context("an LSN")?);
-    let leaf = AttrLeafBlock::verify(bytes, &expect)?;
-    let entries: Vec<AttrNew<'_>> = leaf
-        .entries()
-        .map(|entry| {
-            let (mut flags, mut value) = (entry.flags, entry.value);
-            if entry.name == name {
-                flags |= attr_flags::INCOMPLETE;
-                if let AttrValueView::Remote { block, .. } = &mut value {
-                    block.0 = if has_blocks { block.0 } else { 0 };
-                }
-            }
-            AttrNew {
-                flags,
-                name: entry.name,
-                value,
-            }
-        })
-        .collect();
-    let bytes = AttrLeafBlock::build(&entries, leaf.siblings(), &expect).context("a leaf")?;
-    let sealed = AttrLeafBlock::seal(bytes, &expect, Lsn(lsn))?;
+    let lsn = u64::from_be_bytes(*bytes[LSN_AT..].first_chunk().context("an LSN")?);
+    let bytes = change(bytes, &expect, Lsn(lsn))?;
     let file = fs::OpenOptions::new().write(true).open(image)?;
-    Ok(file.write_all_at(sealed.bytes(), daddr.get() * 512)?)
+    Ok(file.write_all_at(&bytes, daddr.get() * 512)?)
+}
+
+/// Changes entries and siblings of a leaf.
+fn edit_leaf(
+    image: &Path,
+    ino: u64,
+    block: u64,
+    change: impl FnOnce(&mut [AttrNew<'_>], &mut (DaBlock, DaBlock)),
+) -> Result<()> {
+    edit(image, ino, block, |bytes, expect, lsn| {
+        let leaf = AttrLeafBlock::verify(bytes, expect)?;
+        let mut siblings = leaf.siblings();
+        let entries = leaf.entries().map(|entry| AttrNew {
+            flags: entry.flags,
+            name: entry.name,
+            value: entry.value,
+        });
+        let mut entries: Vec<AttrNew<'_>> = entries.collect();
+        change(&mut entries, &mut siblings);
+        let bytes = AttrLeafBlock::build(&entries, siblings, expect).context("a leaf")?;
+        Ok(AttrLeafBlock::seal(bytes, expect, lsn)?.bytes().to_vec())
+    })
+}
+
+/// Marks an attribute of a file with one leaf as not finished. `has_blocks`: the name still says
+/// where its value is.
+fn interrupt(image: &Path, ino: u64, name: &[u8], has_blocks: bool) -> Result<()> {
+    edit_leaf(image, ino, 0, |entries, _| {
+        for entry in entries.iter_mut().filter(|entry| entry.name == name) {
+            entry.flags |= attr_flags::INCOMPLETE;
+            if let AttrValueView::Remote { block, .. } = &mut entry.value {
+                block.0 = if has_blocks { block.0 } else { 0 };
+            }
+        }
+    })
 }
 
 #[test]
@@ -738,5 +759,128 @@ fn run_links() -> Result<()> {
     // The names are not those of the directory, but all else is.
     let report = judge(ours.image())?;
     ensure!(report.is_clean(), "{report}");
+    Ok(())
+}
+
+#[test]
+fn attris_of_damaged_trees_and_of_impossible_sizes_are_errors() {
+    if is_able() {
+        run_damaged().unwrap_or_else(|error| panic!("{error:#}"));
+    }
+}
+
+fn run_damaged() -> Result<()> {
+    let mut twins = Twins::make("-b size=1k")?;
+    let (image, ino) = (twins.ours.image().to_path_buf(), twins.ino);
+    let mut all = names(&mut Rng::new(3), 24);
+    for name in &all {
+        twins.change(&Change::set(name, b"value"))?;
+    }
+    twins.ours.with_mount(|_| Ok(()))?;
+    let tree = stored(&recovered(&image)?, ino)?;
+    ensure!(tree.levels == 2 && tree.tree[1].len() > 5, "leaves below a node");
+    all.sort_by_key(|name| name_hash(name));
+    let clean = fs::read(&image)?;
+    let error_of = |change: &Change| -> Result<String> {
+        plant(&image, ino, change)?;
+        Ok(format!("{:#}", recovered(&image).err().context("no error")?))
+    };
+    // Leaves are joined at some time.
+    let error_of_removals = |names: &[Vec<u8>]| -> Result<String> {
+        for name in names {
+            plant(&image, ino, &Change::remove(name))?;
+            match recovered(&image) {
+                Ok(_) => put_home(&image)?,
+                Err(error) => return Ok(format!("{error:#}")),
+            }
+        }
+        Ok(String::new())
+    };
+
+    // Two children that are one block: what it says about its neighbours cannot be true.
+    edit(&image, ino, 0, |bytes, expect, lsn| {
+        let node = AttrNodeBlock::verify(bytes, expect)?;
+        let mut entries = node.entries().to_vec();
+        entries[1].before = entries[0].before;
+        let bytes = AttrNodeBlock::build(1, &entries, node.siblings(), expect).context("a node")?;
+        Ok(AttrNodeBlock::seal(bytes, expect, lsn)?.bytes().to_vec())
+    })?;
+    let error = error_of_removals(&all)?;
+    ensure!(error.contains("siblings of attributes"), "twice: {error}");
+
+    // A leaf that names another one as its neighbour.
+    fs::write(&image, &clean)?;
+    let lost = DaBlock(77);
+    edit_leaf(&image, ino, 1, |_, siblings| *siblings = (lost, lost))?;
+    let error = error_of_removals(&all)?;
+    ensure!(
+        error.contains("siblings of attributes") && error.contains("77"),
+        "{error}"
+    );
+
+    // A name and a value that the format has no room for.
+    for change in [Change::set(&[b'n'; 256], b""), Change::set(b"n", &vec![1; 65_537])] {
+        fs::write(&image, &clean)?;
+        let error = error_of(&change)?;
+        ensure!(error.contains("name and value of an ATTRI"), "{error}");
+    }
+    // A node whose child is the node.
+    fs::write(&image, &clean)?;
+    let node_as_child = |bytes: Vec<u8>, expect: &Expect<'_>, lsn| {
+        let entry = DaNodeEntry {
+            hashval: U32::new(u32::MAX),
+            before: U32::new(1),
+        };
+        drop(bytes);
+        let bytes = AttrNodeBlock::build(1, &[entry], (DaBlock(0), DaBlock(0)), expect).context("a node")?;
+        Ok(AttrNodeBlock::seal(bytes, expect, lsn)?.bytes().to_vec())
+    };
+    for block in [0, 1] {
+        edit(&image, ino, block, node_as_child)?;
+    }
+    let error = error_of(&Change::set(b"new", b"value"))?;
+    ensure!(error.contains("nodes of attributes"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn last_parent_pointer_leaves_what_it_leaves_on_linux() {
+    if !is_able() {
+        return;
+    }
+    // Names of 255 bytes are never in the inode.
+    for len in [5, 254, 255] {
+        run_last_pointer(len).unwrap_or_else(|error| panic!("{len} bytes: {error:#}"));
+    }
+}
+
+fn run_last_pointer(len: usize) -> Result<()> {
+    let volume = volume("")?;
+    set_new_bits(volume.image())?;
+    let name = vec![b'n'; len];
+    let (ino, dir) = volume.with_mount(|root| {
+        let path = root.join(std::ffi::OsStr::from_bytes(&name));
+        fs::write(&path, b"")?;
+        Ok((fs::metadata(path)?.ino(), fs::metadata(root)?.ino()))
+    })?;
+    let start = recovered(volume.image())?;
+    let generation = |of: u64| Ok::<u32, anyhow::Error>(common::inode(&start, of)?.core().generation.get());
+    let parent = [&dir.to_be_bytes()[..], &generation(dir)?.to_be_bytes()].concat();
+    let before = stored(&start, ino)?;
+    let file = (ino, generation(ino)?);
+    ensure!(before.is_short == (len < 255), "{before:?}");
+    // Renamed to a long name and back, then removed.
+    let long = vec![b'l'; 255];
+    let links = [
+        Link::Move(name.clone(), long.clone()),
+        Link::Move(long, name.clone()),
+        Link::Remove(name),
+    ];
+    for link in links {
+        Log::open(volume.image())?.append(&[link.attri(file, &parent).item(1)], |_| {})?;
+        let found = stored(&recovered(volume.image())?, ino)?;
+        volume.with_mount(|_| Ok(()))?;
+        found.compare(&stored(&recovered(volume.image())?, ino)?)?;
+    }
     Ok(())
 }

@@ -138,8 +138,8 @@ impl Ags<'_> {
         Ok(())
     }
 
-    /// Takes blocks for an owner that has others before them: those at `target` where they are free,
-    /// so that extents grow; for one block, the nearest one. `None` where there are none.
+    /// Takes blocks for an owner that has others beside them: those at `target` where they are
+    /// free, so that extents grow; for one block, the nearest one. `None` where there are none.
     pub(super) fn take_at(&mut self, target: FsBlock, blocks: u32) -> Result<Option<(FsBlock, u32)>> {
         let Some((group, within)) = self.disk.geometry.split(target) else {
             return Ok(None);

@@ -47,21 +47,26 @@ pub(super) fn store(ags: &mut Ags<'_>, file: &mut File, attrs: &[Attr]) -> Resul
     Ok(true)
 }
 
-/// Stores the list that a removal left. Without any, the room goes, too: but for the parent pointer
-/// that the next name needs, and where the data fork's root would have to move.
+/// Stores the list that a removal left in the inode. Without any, the room goes, too: but for the
+/// parent pointer that the next name needs.
 pub(super) fn keep(ags: &mut Ags<'_>, file: &mut File, attrs: &[Attr], is_replaced: bool) -> Result<()> {
-    let is_kept = is_replaced
-        || ags.disk.geometry.has_incompat(incompat::PARENT)
-        || matches!(file.fork(ForkKind::Data), Some(Fork::Btree(_)));
-    if attrs.is_empty() && !is_kept {
+    let is_kept = is_replaced || ags.disk.geometry.has_incompat(incompat::PARENT);
+    store_or_drop(ags, file, attrs, is_kept)
+}
+
+/// Stores what fitted before. Without attributes the room goes where it need not be kept, and the
+/// data fork's root would not have to move.
+fn store_or_drop(ags: &mut Ags<'_>, file: &mut File, attrs: &[Attr], is_kept: bool) -> Result<()> {
+    let is_tree = matches!(file.fork(ForkKind::Data), Some(Fork::Btree(_)));
+    if attrs.is_empty() && !is_kept && !is_tree {
         return file.drop_attr_fork(ags);
     }
-    // It fitted before.
     store(ags, file, attrs).map(|_| ())
 }
 
 /// Moves the attributes of a leaf that is alone into the inode where they fit. Those that were not
-/// finished are left out.
+/// finished are left out. Without any the room goes, also on volumes with parent pointers, as in
+/// Linux.
 pub(super) fn take_back(ags: &mut Ags<'_>, file: &mut File, mut attrs: Vec<Attr>, is_replaced: bool) -> Result<()> {
     attrs.retain(|attr| !attr.is_incomplete());
     let fits = build(&attrs).is_some_and(|bytes| file.attr_offset_for(bytes.len()).is_some());
@@ -69,5 +74,5 @@ pub(super) fn take_back(ags: &mut Ags<'_>, file: &mut File, mut attrs: Vec<Attr>
         return Ok(());
     }
     file.free_attr_blocks(ags)?;
-    keep(ags, file, &attrs, is_replaced)
+    store_or_drop(ags, file, &attrs, is_replaced)
 }
