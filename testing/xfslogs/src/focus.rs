@@ -20,6 +20,9 @@ pub enum Focus {
     Mixed,
     /// Names: with parent pointers, each change of one logs an ATTRI.
     Parents,
+    /// Very many names of few files, on volumes with small blocks: an ATTRI each, in trees of three
+    /// levels.
+    Links,
     /// Exchanges of long ranges: XMI.
     Exchange,
     /// Clones of many extents: CUI, BUI, RUI.
@@ -30,11 +33,12 @@ pub enum Focus {
     Attributes,
 }
 
-const ALL: [Focus; 8] = [
+const ALL: [Focus; 9] = [
     Focus::Mixed,
     Focus::Mixed,
     Focus::Parents,
     Focus::Parents,
+    Focus::Links,
     Focus::Exchange,
     Focus::Clones,
     Focus::Frees,
@@ -48,7 +52,12 @@ impl Focus {
 
     /// True where the load needs bits that this mkfs.xfs does not know.
     pub fn needs_new_bits(self) -> bool {
-        matches!(self, Self::Parents | Self::Exchange)
+        matches!(self, Self::Parents | Self::Links | Self::Exchange)
+    }
+
+    /// True where the load needs small blocks, for trees with many of them.
+    pub fn needs_small_blocks(self) -> bool {
+        self == Self::Links
     }
 
     /// True where the load clones.
@@ -69,6 +78,7 @@ pub fn work(focus: Focus, dir: &Path, rng: &mut Rng, removes: bool, over: &Atomi
     while !over.load(Ordering::Acquire) {
         let done = match focus {
             Focus::Parents => parents(dir, rng, removes, &mut names),
+            Focus::Links => links(dir, rng),
             Focus::Clones => clones(dir, rng),
             Focus::Frees => frees(dir, rng, removes),
             Focus::Attributes => attributes(dir, rng, removes),
@@ -119,6 +129,35 @@ fn parents(dir: &Path, rng: &mut Rng, removes: bool, names: &mut u64) -> io::Res
         };
     }
     Ok(())
+}
+
+/// Names of one file: first mostly more, then mostly fewer.
+fn links(dir: &Path, rng: &mut Rng) -> io::Result<()> {
+    const LINKS_MAX: usize = 500;
+    let first = dir.join(format!("first{}", rng.next_u64()));
+    drop(File::create(&first)?);
+    let (mut there, mut is_growing, mut number) = (Vec::new(), true, 0);
+    loop {
+        number += 1;
+        let filler = "y".repeat(100 + rng.index(100));
+        let new = dir.join(format!("{}{filler}{number}", rng.below(1 << 30)));
+        let at = rng.index(there.len().max(1));
+        if there.is_empty() || rng.one_in(5) != is_growing {
+            fs::hard_link(&first, &new)?;
+            there.push(new);
+        } else if rng.one_in(4) {
+            fs::rename(&there[at], &new)?;
+            there[at] = new;
+        } else {
+            fs::remove_file(there.swap_remove(at))?;
+        }
+        if there.len() == LINKS_MAX {
+            is_growing = false;
+        }
+        if !is_growing && there.is_empty() {
+            return fs::remove_file(first);
+        }
+    }
 }
 
 /// A file of many extents.

@@ -33,6 +33,7 @@ const KINDS: &[(&str, bool)] = &[
     ("-m rmapbt=1,reflink=1 -i size=1024 -n size=16k", true),
     ("-m rmapbt=1,reflink=1 -l su=32k", false),
     ("-m rmapbt=0,reflink=1 -b size=1k", true),
+    ("-m rmapbt=1,reflink=1 -b size=1k", true),
 ];
 
 /// Makes a volume, works on it, and gives its images: some in flight, the last one after the
@@ -41,7 +42,9 @@ pub fn round(host: &Host, rng: &mut Rng, focus: Option<Focus>) -> Result<Vec<Pat
     let image = host.path("image");
     let focus = focus.unwrap_or_else(|| Focus::random(rng));
     let fits = |(options, is_new): &&(&str, bool)| {
-        (*is_new || !focus.needs_new_bits()) && (!options.contains("reflink=0") || !focus.needs_reflink())
+        (*is_new || !focus.needs_new_bits())
+            && (!options.contains("reflink=0") || !focus.needs_reflink())
+            && (options.contains("size=1k") || !focus.needs_small_blocks())
     };
     let kinds: Vec<_> = KINDS.iter().filter(fits).collect();
     let (options, is_new) = *kinds[rng.index(kinds.len())];

@@ -6,10 +6,10 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
-use xfs_format::features::incompat;
+use xfs_format::features::{incompat, log_incompat};
 use xfs_format::log::{
-    ByteOrder, LOG_BLOCK_BYTES, LOG_MAGIC, LogFormat, OpHeader, Operation, Record, RecordHeader, TransHeader, client,
-    op_flags,
+    AttrIntentHead, ByteOrder, ItemType, LOG_BLOCK_BYTES, LOG_MAGIC, LogFormat, N16, N32, N64, OpHeader, Operation,
+    Record, RecordHeader, TransHeader, client, op_flags,
 };
 use xfs_format::{Geometry, Lsn, Superblock};
 use zerocopy::{FromBytes as _, FromZeros as _, IntoBytes as _};
@@ -19,6 +19,10 @@ pub type Regions = Vec<Vec<u8>>;
 
 /// Items are in this order of bytes.
 pub const ORDER: ByteOrder = ByteOrder::Little;
+
+/// What a record holds, and a long one.
+const RECORD_BYTES: u32 = 32 << 10;
+const LONG_RECORD_BYTES: u32 = 256 << 10;
 
 fn open(image: &Path) -> Result<(File, Superblock)> {
     let file = OpenOptions::new().read(true).write(true).open(image)?;
@@ -44,8 +48,75 @@ pub fn set_new_bits(image: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Says that the log may hold changes of attributes as intents, which Linux sets before it logs the
+/// first one of an attribute that is no parent pointer.
+pub fn set_logged_attributes(image: &Path) -> Result<()> {
+    let (file, mut sb) = open(image)?;
+    let bits = sb.features_log_incompat.get() | log_incompat::XATTRS as u32;
+    sb.features_log_incompat.set(bits);
+    Ok(file.write_all_at(&sb.seal()?, 0)?)
+}
+
+/// An ATTRI that takes or gives attributes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Attri<'a> {
+    /// An inode and its generation.
+    pub ino: (u64, u32),
+    /// See [`attri_op`].
+    pub op: u32,
+    /// The namespace: a bit of `attr_flags`.
+    pub filter: u8,
+    pub name: &'a [u8],
+    pub value: &'a [u8],
+    /// For [`attri_op::PARENT_REPLACE`].
+    pub new_name: &'a [u8],
+    pub new_value: &'a [u8],
+}
+
+/// What an ATTRI does.
+pub mod attri_op {
+    pub const SET: u32 = 1;
+    pub const REMOVE: u32 = 2;
+    pub const REPLACE: u32 = 3;
+    pub const PARENT_SET: u32 = 4;
+    pub const PARENT_REMOVE: u32 = 5;
+    pub const PARENT_REPLACE: u32 = 6;
+}
+
+impl Attri<'_> {
+    /// The intent as an item with this id.
+    pub fn item(&self, id: u64) -> Regions {
+        let regions = [self.name, self.new_name, self.value, self.new_value];
+        let regions: Vec<&[u8]> = regions.into_iter().filter(|region| !region.is_empty()).collect();
+        // A replacement of a parent pointer has two lengths of 16 bits in the field.
+        let name_len = if self.op == attri_op::PARENT_REPLACE {
+            (self.name.len() | self.new_name.len() << 16) as u32
+        } else {
+            self.name.len() as u32
+        };
+        let head = AttrIntentHead {
+            item_type: N16::new(ItemType::Attri.to_raw(), ORDER),
+            size: N16::new(1 + regions.len() as u16, ORDER),
+            igen: N32::new(self.ino.1, ORDER),
+            id: N64::new(id, ORDER),
+            ino: N64::new(self.ino.0, ORDER),
+            op_flags: N32::new(self.op, ORDER),
+            name_len: N32::new(name_len, ORDER),
+            value_len: N32::new(self.value.len() as u32, ORDER),
+            attr_filter: N32::new(self.filter.into(), ORDER),
+        };
+        let padded = |region: &[u8]| {
+            let mut region = region.to_vec();
+            region.resize(region.len().next_multiple_of(4), 0);
+            region
+        };
+        let regions = regions.into_iter().map(padded);
+        std::iter::once(head.as_bytes().to_vec()).chain(regions).collect()
+    }
+}
+
 /// The log of an image as it lies there.
-struct Log {
+pub struct Log {
     file: File,
     start_bytes: u64,
     uuid: [u8; 16],
@@ -56,7 +127,7 @@ struct Log {
 
 impl Log {
     /// Errors: a log that was written around its end.
-    fn open(image: &Path) -> Result<Log> {
+    pub fn open(image: &Path) -> Result<Log> {
         let (file, sb) = open(image)?;
         let geometry = Geometry::new(&sb)?;
         let start = geometry.log_start.and_then(|start| geometry.daddr(start));
@@ -78,7 +149,8 @@ impl Log {
         })
     }
 
-    fn append(&mut self, items: &[Regions], change: impl FnOnce(&mut RecordHeader)) -> Result<Lsn> {
+    /// Appends a record: one transaction of these items. Returns its place.
+    pub fn append(&mut self, items: &[Regions], change: impl FnOnce(&mut RecordHeader)) -> Result<Lsn> {
         const TID: u32 = 0x7261_6c66;
         let operation = |flags: u8, data: &[u8]| {
             let mut header = OpHeader::new_zeroed();
@@ -103,9 +175,13 @@ impl Log {
         header.num_logops.set(operations.len() as u32);
         header.fmt.set(LogFormat::LinuxLittle.to_raw());
         header.fs_uuid = self.uuid;
-        header.size.set(32 << 10);
+        header.size.set(RECORD_BYTES);
         change(&mut header);
-        let record = Record::pack(&header, &operations.concat()).context("a record that fits")?;
+        let body = operations.concat();
+        if body.len() > RECORD_BYTES as usize {
+            header.size.set(LONG_RECORD_BYTES);
+        }
+        let record = Record::pack(&header, &body).context("a record that fits")?;
         let at = self.start_bytes + u64::from(self.end) * LOG_BLOCK_BYTES as u64;
         self.file.write_all_at(&record, at)?;
         self.end += (record.len() / LOG_BLOCK_BYTES) as u32;

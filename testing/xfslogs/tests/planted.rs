@@ -1,79 +1,37 @@
 //! Logs with a record that was planted: what our recovery makes of it, and the kernel's.
 
+mod common;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
-use cowshed_device::{BlockDevice, FileDevice, Locking, OpenMode};
+use common::{device, handle, judge, recovered};
 use cowshed_harness::tree::colliding_xfs_names;
 use cowshed_harness::xfs::{XfsOptions, XfsVolume};
 use cowshed_harness::{KernelLog, KernelMount, LoopDevice};
 use cowshed_xfs::{OpenOptions, Volume};
 use cowshed_xfslogs::is_able;
-use cowshed_xfslogs::plant::{ORDER, Regions, append, set_new_bits};
-use xfs_check::{CheckOptions, FindingId, Report, check};
-use xfs_format::attr::AttrLeafBlock;
-use xfs_format::log::{AttrIntentHead, ItemType, N16, N32, N64};
-use xfs_format::{Daddr, Expect, Ino, Inode, Lsn};
-use zerocopy::IntoBytes as _;
-
-fn device(image: &Path) -> Result<Arc<dyn BlockDevice>> {
-    let device = FileDevice::open_with(image, OpenMode::ReadOnly, Locking::Unlocked)?;
-    Ok(Arc::new(device))
-}
-
-/// The volume as we recover it.
-fn recovered(image: &Path) -> Result<Volume> {
-    Ok(Volume::open(device(image)?, &OpenOptions::default())?)
-}
-
-fn judge(image: &Path) -> Result<Report> {
-    let replay = || {
-        let volume = recovered(image).map_err(|error| format!("{error:#}"))?;
-        Ok(volume.recovered_device())
-    };
-    let options = CheckOptions {
-        replay: Some(&replay),
-        ..CheckOptions::default()
-    };
-    Ok(check(device(image)?, &options))
-}
-
-/// Inode and generation.
-fn handle(volume: &Volume, ino: Ino) -> Result<(u64, u32)> {
-    let geometry = volume.geometry();
-    let (group, within) = geometry.split_ino(ino).context("an inode of the volume")?;
-    let daddr = geometry.ag_daddr(group, geometry.ino_block(within));
-    let at = daddr.checked_bytes().context("an address")? + u64::from(geometry.ino_offset_bytes(within));
-    let mut bytes = vec![0; geometry.inode_bytes as usize];
-    volume.recovered_device().read_at(at, &mut bytes)?;
-    let inode = Inode::verify(bytes, &Expect::of_inode(geometry, daddr, ino))?;
-    Ok((ino.get(), inode.core().generation.get()))
-}
+use cowshed_xfslogs::plant::{Attri, Regions, append, attri_op, set_new_bits};
+use xfs_check::FindingId;
+use xfs_format::attr::{AttrLeafBlock, attr_flags};
+use xfs_format::{Daddr, Expect, Ino, Lsn};
 
 /// An ATTRI that takes a parent pointer from a file.
 fn parent_remove(id: u64, file: (u64, u32), parent: (u64, u32), name: &[u8]) -> Regions {
-    const PARENT_REMOVE: u32 = 5;
-    const PARENT: u32 = 8;
     let value = [&parent.0.to_be_bytes()[..], &parent.1.to_be_bytes()].concat();
-    let head = AttrIntentHead {
-        item_type: N16::new(ItemType::Attri.to_raw(), ORDER),
-        size: N16::new(3, ORDER),
-        igen: N32::new(file.1, ORDER),
-        id: N64::new(id, ORDER),
-        ino: N64::new(file.0, ORDER),
-        op_flags: N32::new(PARENT_REMOVE, ORDER),
-        name_len: N32::new(name.len() as u32, ORDER),
-        value_len: N32::new(value.len() as u32, ORDER),
-        attr_filter: N32::new(PARENT, ORDER),
+    let attri = Attri {
+        ino: file,
+        op: attri_op::PARENT_REMOVE,
+        filter: attr_flags::PARENT,
+        name,
+        value: &value,
+        ..Attri::default()
     };
-    let mut name = name.to_vec();
-    name.resize(name.len().next_multiple_of(4), 0);
-    vec![head.as_bytes().to_vec(), name, value]
+    attri.item(id)
 }
 
 /// Names of the parent pointers in the leaves of a file, leaf by leaf.

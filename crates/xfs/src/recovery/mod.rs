@@ -97,6 +97,10 @@ pub(crate) fn run(
     // The log may have grown the volume.
     disk.geometry = Geometry::new(&after)?;
     let finished = finish::finish(&mut disk, &replayed.unfinished)?;
+    if finished.has_new_attr_fork {
+        let bits = after.versionnum.get() | xfs_format::features::version::ATTR as u16;
+        after.versionnum.set(bits);
+    }
     counters::sum(&disk, &mut after)?;
     disk.write(xfs_format::Daddr(0), &after.seal()?)?;
     let recovery = Recovery {

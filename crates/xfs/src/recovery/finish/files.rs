@@ -16,6 +16,13 @@ use super::leaves::Leaves;
 use super::rmap::Mapping;
 use crate::error::Result;
 
+/// Bytes of a data fork's root with three children.
+const DATA_ROOT_BYTES: usize = 52;
+/// Bytes of an attribute fork's root with two.
+const ATTR_ROOT_BYTES: usize = 36;
+/// Where the attribute fork of a new inode begins, in bytes behind the core.
+const NEW_ATTR_FORK_AT: usize = 192;
+
 /// An inode: its core, and the room of its forks.
 pub(super) struct File {
     pub ino: Ino,
@@ -95,24 +102,122 @@ impl File {
         }
     }
 
+    /// The room of a fork in bytes, by the core: the inode that was loaded may have another one.
+    pub(super) fn room_bytes(&self, kind: ForkKind) -> usize {
+        let all = self.room(ForkKind::Data).len() + self.room(ForkKind::Attr).len();
+        match (kind, self.core.attr_fork_at()) {
+            (ForkKind::Data, 0) => all,
+            (ForkKind::Data, at) => at.min(all),
+            (ForkKind::Attr, 0) => 0,
+            (ForkKind::Attr, at) => all.saturating_sub(at),
+        }
+    }
+
     /// Where the attribute fork begins, in its units, so that it has room for a list of this size.
     /// `None` where it cannot, as Linux decides it.
     pub(super) fn attr_offset_for(&self, bytes: usize) -> Option<u8> {
-        /// Bytes of roots with three children, and with two.
-        const DATA_ROOT_BYTES: usize = 52;
-        const ATTR_ROOT_BYTES: usize = 36;
         if bytes <= self.room(ForkKind::Attr).len() {
             return Some(self.core.forkoff);
         }
+        if matches!(self.fork(ForkKind::Data), Some(Fork::Btree(_))) {
+            return None;
+        }
+        self.offset_beside(bytes, self.data_used_bytes())
+    }
+
+    /// The same for an inode that has no attribute fork. Where the list does not fit, the fork
+    /// begins where it does in new inodes.
+    pub(super) fn new_attr_offset_for(&self, bytes: usize) -> u8 {
+        let usual = self.usual_attr_offset();
+        let least = match self.fork(ForkKind::Data) {
+            Some(Fork::Dev(_)) => return 1,
+            Some(Fork::Btree(root)) => BMDR_HEADER_BYTES + size_of_val(root.keys) + size_of_val(root.pointers),
+            // The extents move to a tree.
+            Some(Fork::Extents(records)) if size_of_val(records) > usize::from(usual) * 8 => 0,
+            _ => self.data_used_bytes(),
+        };
+        self.offset_beside(bytes, least).unwrap_or(usual)
+    }
+
+    /// Where the attribute fork of a new inode begins.
+    fn usual_attr_offset(&self) -> u8 {
+        let all = self.room(ForkKind::Data).len() + self.room(ForkKind::Attr).len();
+        let most = all.saturating_sub(ATTR_ROOT_BYTES);
+        u8::try_from(NEW_ATTR_FORK_AT.min(most) / 8).unwrap_or(u8::MAX)
+    }
+
+    /// Attributes that leave the inode give the data fork room back, as in Linux.
+    pub(super) fn reset_attr_offset(&mut self) {
+        if !matches!(self.fork(ForkKind::Data), Some(Fork::Dev(_) | Fork::Btree(_))) {
+            self.core.forkoff = self.core.forkoff.max(self.usual_attr_offset());
+        }
+    }
+
+    /// Where the attribute fork begins so that both forks have room. An offset that leaves it no
+    /// more than a root needs is taken unseen.
+    fn offset_beside(&self, bytes: usize, data_bytes: usize) -> Option<u8> {
         let all = self.room(ForkKind::Data).len() + self.room(ForkKind::Attr).len();
         let offset = all.checked_sub(bytes)? / 8;
         let least = match self.fork(ForkKind::Data) {
-            Some(Fork::Btree(_)) | None => return None,
-            Some(Fork::Dev(_)) => 1,
-            Some(_) => self.data_used_bytes().max(DATA_ROOT_BYTES).div_ceil(8),
+            Some(Fork::Dev(_)) => return (offset >= 1).then_some(1),
+            _ => data_bytes.max(DATA_ROOT_BYTES).div_ceil(8),
         };
         let most = all.saturating_sub(ATTR_ROOT_BYTES) / 8;
-        (offset >= least).then(|| u8::try_from(offset.min(most)).ok()).flatten()
+        (offset >= least.min(most))
+            .then(|| u8::try_from(offset.min(most)).ok())
+            .flatten()
+    }
+
+    /// Stores the core with the data fork as it is, and an empty attribute fork.
+    pub(super) fn store_data(&mut self, ags: &mut Ags<'_>) -> Result<()> {
+        let used = self.data_used_bytes();
+        let data = self.room(ForkKind::Data).get(..used).unwrap_or_default().to_vec();
+        self.store(ags, &data, &[])
+    }
+
+    /// Takes the room for attributes away. Its blocks were freed.
+    pub(super) fn drop_attr_fork(&mut self, ags: &mut Ags<'_>) -> Result<()> {
+        self.core.forkoff = 0;
+        self.core.aformat = ForkFormat::Extents.to_raw();
+        let count = self.core.data_extents();
+        let _fits = self.core.set_extents(count, 0);
+        self.store_data(ags)
+    }
+
+    /// Lays the root of the data fork's tree out for another room. One that has too many children
+    /// moves to a block of its own, below a new root.
+    pub(super) fn refit_root(&mut self, ags: &mut Ags<'_>) -> Result<()> {
+        let room = self.room_bytes(ForkKind::Data);
+        let Some(Fork::Btree(root)) = self.fork(ForkKind::Data) else {
+            return Ok(());
+        };
+        let (level, keys, pointers) = (root.level, root.keys.to_vec(), root.pointers.to_vec());
+        let of = |level, keys: &[BmapKey], pointers: &[U64]| build_bmdr_root(&BmdrRoot { level, keys, pointers }, room);
+        let mut data = of(level, &keys, &pointers);
+        if data.is_none() {
+            let blocks = self.tree_blocks(ags, ForkKind::Data, 1, &mut Vec::new())?;
+            let fields = BlockFields::Node {
+                level,
+                keys: &keys,
+                pointers: &pointers,
+            };
+            self.write_node(ags, &blocks, 0, &fields)?;
+            if let (Some(key), Some(block)) = (keys.first(), blocks.first()) {
+                data = of(level.saturating_add(1), &[*key], &[U64::new(block.get())]);
+            }
+        }
+        let data = data.ok_or_else(|| ags.disk.broken("root of the bmbt", keys.len(), "one that fits"))?;
+        self.store(ags, &data, &[])
+    }
+
+    /// Notes the owner of new blocks of a fork, and counts them.
+    pub(super) fn map_new(&mut self, ags: &mut Ags<'_>, kind: ForkKind, extent: &Extent) -> Result<()> {
+        let (group, mapping) = self.mapping(ags, kind, extent)?;
+        ags.map(group, mapping)?;
+        ags.settle(group)?;
+        let count = self.core.nblocks.get() + u64::from(extent.blocks);
+        self.core.nblocks.set(count);
+        Ok(())
     }
 
     /// Stores a list of attributes in the inode.
@@ -242,7 +347,7 @@ impl File {
     /// in its old blocks.
     pub(super) fn set_extents(&mut self, ags: &mut Ags<'_>, kind: ForkKind, extents: Extents) -> Result<()> {
         let Extents { list, mut tree } = extents;
-        let room = self.room(kind).len();
+        let room = self.room_bytes(kind);
         let records: Vec<BmapRecord> = list.iter().map(|extent| BmapRecord::new(&extent)).collect();
         let (format, bytes) = if records.len() * size_of::<BmapRecord>() <= room {
             (ForkFormat::Extents, records.as_bytes().to_vec())
@@ -267,11 +372,16 @@ impl File {
         if !fits {
             return Err(ags.disk.broken("nextents", count, "a count that fits"));
         }
-        let (mut data, mut attr) = (self.room(ForkKind::Data).to_vec(), self.room(ForkKind::Attr).to_vec());
-        let fork = if kind == ForkKind::Data { &mut data } else { &mut attr };
-        if let Some(place) = fork.get_mut(..bytes.len()) {
-            place.copy_from_slice(&bytes);
-        }
+        let other = |kind| {
+            self.room(kind)
+                .get(..self.room_bytes(kind))
+                .unwrap_or(self.room(kind))
+                .to_vec()
+        };
+        let (data, attr) = match kind {
+            ForkKind::Data => (bytes, other(ForkKind::Attr)),
+            ForkKind::Attr => (other(ForkKind::Data), bytes),
+        };
         self.store(ags, &data, &attr)
     }
 
@@ -342,11 +452,12 @@ impl File {
                 blocks.push(block);
                 continue;
             }
-            let (group, start) = ags.take_near(self.group(ags))?;
+            let (block, _) = ags.take_run(self.group(ags), 1)?;
+            let (group, start) = ags.place(block, 1)?;
             ags.map(group, self.tree_mapping(kind, start))?;
             ags.settle(group)?;
             self.core.nblocks.set(self.core.nblocks.get() + 1);
-            blocks.push(ags.disk.geometry.join(group, xfs_format::AgBlock(start)));
+            blocks.push(block);
         }
         Ok(blocks)
     }

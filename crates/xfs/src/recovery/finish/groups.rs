@@ -55,6 +55,8 @@ impl Group {
 /// The volume with the headers of groups that were looked at.
 pub(super) struct Ags<'d> {
     pub disk: &'d mut Disk,
+    /// An inode got room for attributes: the superblock says that there are some.
+    pub has_new_attr_fork: bool,
     groups: BTreeMap<AgNumber, Group>,
 }
 
@@ -69,6 +71,7 @@ impl<'d> Ags<'d> {
     pub(super) fn new(disk: &'d mut Disk) -> Self {
         Self {
             disk,
+            has_new_attr_fork: false,
             groups: BTreeMap::new(),
         }
     }

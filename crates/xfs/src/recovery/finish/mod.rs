@@ -4,8 +4,6 @@
 //! docs/design/xfs-log.md, L12 to L16. [`groups::Ags`] is one thing in several files: the headers
 //! of groups and what they lead to.
 
-mod attr_list;
-mod attr_tree;
 mod attrs;
 mod btree;
 mod ends;
@@ -40,6 +38,8 @@ use rmap::Mapping;
 pub(super) struct Finished {
     pub unlinked: u64,
     pub staged: u64,
+    /// An inode got its first attribute, which the superblock has to know.
+    pub has_new_attr_fork: bool,
 }
 
 /// Finishes what the log promised. Headers of groups are written at the end.
@@ -73,8 +73,13 @@ pub(super) fn finish(disk: &mut Disk, unfinished: &[Pending]) -> Result<Finished
     }
     let staged = ags.free_staged()?;
     let unlinked = ags.free_unlinked()?;
+    let has_new_attr_fork = ags.has_new_attr_fork;
     ags.finish()?;
-    Ok(Finished { unlinked, staged })
+    Ok(Finished {
+        unlinked,
+        staged,
+        has_new_attr_fork,
+    })
 }
 
 /// The inodes that an intent names, and whether it is about their extents.

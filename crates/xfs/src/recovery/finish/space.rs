@@ -17,6 +17,10 @@ fn record(start: u32, blocks: u32) -> AllocRecord {
     }
 }
 
+/// The share of a group that is left as long as other groups have space: Linux reserves some for
+/// the trees of groups.
+const KEPT_SHARE: u32 = 10;
+
 impl Ags<'_> {
     /// Replaces free extents in both trees.
     fn replace_free(&mut self, group: AgNumber, old: &[AllocRecord], new: &[AllocRecord]) -> Result<()> {
@@ -78,22 +82,31 @@ impl Ags<'_> {
         self.settle(group)
     }
 
-    /// Takes a block out of the smallest free extent of a group. `None` where it is full.
-    fn take_free(&mut self, group: AgNumber) -> Result<Option<u32>> {
-        let smallest = self.look(group, Tree::Cnt, |tree| {
+    /// Takes so many blocks out of the smallest free extent of a group that has them, else all of
+    /// the largest one that has `least`. `None` where there is none.
+    fn take_free(&mut self, group: AgNumber, least: u32, most: u32) -> Result<Option<(u32, u32)>> {
+        let found = self.look(group, Tree::Cnt, |tree| {
             let mut first = None;
-            tree.from::<Cnt>((0, 0), &mut |record| {
+            tree.from::<Cnt>((most, 0), &mut |record| {
                 first = Some(*record);
                 false
             })?;
-            Ok(first)
+            if first.is_none() { tree.last::<Cnt>() } else { Ok(first) }
         })?;
-        let Some(found) = smallest else { return Ok(None) };
+        let Some(found) = found.filter(|record| record.blockcount.get() >= least) else {
+            return Ok(None);
+        };
         let (start, blocks) = (found.startblock.get(), found.blockcount.get());
-        let rest = (blocks > 1).then(|| record(start + 1, blocks - 1));
+        let taken = blocks.min(most);
+        let rest = (blocks > taken).then(|| record(start + taken, blocks - taken));
         let rest: Vec<AllocRecord> = rest.into_iter().collect();
         self.replace_free(group, &[found], &rest)?;
-        Ok(Some(start))
+        Ok(Some((start, taken)))
+    }
+
+    /// Takes one block.
+    fn take_block(&mut self, group: AgNumber) -> Result<Option<u32>> {
+        Ok(self.take_free(group, 1, 1)?.map(|(start, _)| start))
     }
 
     /// Blocks that a change of all three trees may take.
@@ -108,7 +121,7 @@ impl Ags<'_> {
     /// Fills the AGFL up, and empties it where trees gave more back than it should hold.
     pub(super) fn settle(&mut self, group: AgNumber) -> Result<()> {
         while self.group(group)?.spare.len() < self.spare_min(group)? {
-            let Some(block) = self.take_free(group)? else {
+            let Some(block) = self.take_block(group)? else {
                 return Ok(());
             };
             self.group(group)?.spare.push_back(block);
@@ -125,14 +138,63 @@ impl Ags<'_> {
         Ok(())
     }
 
-    /// Takes a block for an owner, near a group. Errors: the volume is full.
-    pub(super) fn take_near(&mut self, near: AgNumber) -> Result<(AgNumber, u32)> {
+    /// Takes blocks for an owner that has others beside them: those at `target` where they are
+    /// free, so that extents grow; for one block, the nearest one. `None` where there are none.
+    pub(super) fn take_at(&mut self, target: FsBlock, blocks: u32) -> Result<Option<(FsBlock, u32)>> {
+        let Some((group, within)) = self.disk.geometry.split(target) else {
+            return Ok(None);
+        };
+        let at = within.get();
+        let agf = &self.group(group)?.agf;
+        if agf.freeblks.get() <= agf.length.get() / KEPT_SHARE {
+            return Ok(None);
+        }
+        let (before, behind) = self.look(group, Tree::Bno, |tree| {
+            let mut behind = None;
+            tree.from::<Bno>(at, &mut |record| {
+                behind = Some(*record);
+                false
+            })?;
+            Ok((tree.at_or_before::<Bno>(at)?, behind))
+        })?;
+        let ends = |record: &AllocRecord| record.startblock.get() + record.blockcount.get();
+        let last = |record: &AllocRecord| ends(record).saturating_sub(1).min(at);
+        let places = [
+            before.map(|record| (last(&record), record)),
+            behind.map(|record| (record.startblock.get().max(at), record)),
+        ];
+        let nearest = places.into_iter().flatten().min_by_key(|(place, _)| place.abs_diff(at));
+        let fits =
+            |(place, record): &(u32, AllocRecord)| (blocks == 1 || *place == at) && ends(record) - place >= blocks;
+        let Some((start, found)) = nearest.filter(fits) else {
+            return Ok(None);
+        };
+        let parts = [
+            record(found.startblock.get(), start - found.startblock.get()),
+            record(start + blocks, ends(&found) - start - blocks),
+        ];
+        let rest: Vec<AllocRecord> = parts.into_iter().filter(|part| part.blockcount.get() > 0).collect();
+        self.replace_free(group, &[found], &rest)?;
+        self.settle(group)?;
+        Ok(Some((self.disk.geometry.join(group, AgBlock(start)), blocks)))
+    }
+
+    /// Takes at most so many blocks for an owner, near a group, and all of them where a group has
+    /// them in one piece: the first one, and how many follow each other. Errors: the volume
+    /// is full.
+    pub(super) fn take_run(&mut self, near: AgNumber, most: u32) -> Result<(FsBlock, u32)> {
         let count = self.disk.geometry.ag_count;
-        for step in 0..count {
-            let group = AgNumber(((u64::from(near.get()) + u64::from(step)) % u64::from(count)) as u32);
-            if let Some(block) = self.take_free(group)? {
-                self.settle(group)?;
-                return Ok((group, block));
+        for (least, kept_share) in [(most, KEPT_SHARE), (1, KEPT_SHARE), (1, u32::MAX)] {
+            for step in 0..count {
+                let group = AgNumber(((u64::from(near.get()) + u64::from(step)) % u64::from(count)) as u32);
+                let agf = &self.group(group)?.agf;
+                if agf.freeblks.get() <= agf.length.get() / kept_share {
+                    continue;
+                }
+                if let Some((start, blocks)) = self.take_free(group, least, most)? {
+                    self.settle(group)?;
+                    return Ok((self.disk.geometry.join(group, AgBlock(start)), blocks));
+                }
             }
         }
         Err(cowshed_vfs::Error::NoSpace.into())
@@ -151,7 +213,7 @@ impl Ags<'_> {
         let mut spare = VecDeque::new();
         if !self.look(group, tree, |tree| tree.has_room::<K>(more))? {
             for _ in 0..(self.levels(group, tree)? as usize + 1) * (more + 1) {
-                let Some(block) = self.take_free(group)? else { break };
+                let Some(block) = self.take_block(group)? else { break };
                 spare.push_back(block);
                 self.settle(group)?;
             }
