@@ -388,7 +388,8 @@ impl Worker<'_> {
             caller = header.pid;
             pair.note(caller);
             let forgets_many = Opcode::is_forget(header.opcode) && bytes >= FORGET_BYTES_SLOW;
-            let is_slow = match self.crew.lone.note(caller) {
+            let is_lone = self.crew.lone.note(caller);
+            let is_slow = match is_lone {
                 true => self.crew.slowness.is_slow_alone(kind),
                 false => self.crew.slowness.is_slow(kind),
             };
@@ -396,7 +397,7 @@ impl Worker<'_> {
                 queued_in_a_row = 0;
                 self.crew.call_one();
             }
-            let took = self.answer(request, &mut data);
+            let took = self.answer(request, &mut data, is_lone && !is_slow);
             self.crew.slowness.note(kind, took);
         }
     }
@@ -409,15 +410,17 @@ impl Worker<'_> {
             self.crew.call_one();
         }
         self.device.take(road);
-        self.answer(&request, data);
+        self.answer(&request, data, false);
     }
 
     /// Serves a request; returns how long the file system took, but for what this worker was kept
-    /// to do for others: another one was called then.
-    fn answer(&self, request: &[u8], data: &mut DataBuffer) -> Duration {
+    /// to do for others: another one was called then. `is_for_one`: it is of a lone caller, of a
+    /// kind that is fast enough for that one; nothing is done for others.
+    fn answer(&self, request: &[u8], data: &mut DataBuffer, is_for_one: bool) -> Duration {
         let started = Instant::now();
         let desk = Desk {
             worker: self,
+            is_for_one,
             kept_since: Cell::new(None),
         };
         let is_awaited = !Opcode::is_forget(header_of(request).opcode);
@@ -464,6 +467,7 @@ fn header_of(request: &[u8]) -> InHeader {
 /// A worker with a request at hand.
 struct Desk<'a> {
     worker: &'a Worker<'a>,
+    is_for_one: bool,
     kept_since: Cell<Option<Instant>>,
 }
 
@@ -474,8 +478,10 @@ impl Post for Desk<'_> {
     }
 
     fn will_wait(&self) {
-        self.kept_since.set(Some(Instant::now()));
-        self.worker.crew.call_one();
+        if !self.is_for_one {
+            self.kept_since.set(Some(Instant::now()));
+            self.worker.crew.call_one();
+        }
     }
 }
 
