@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::block::{
     HEADER_BYTES, Header, ITEM_HEADER_BYTES, ItemHeader, KEY_PTR_BYTES, KeyPtr, LEVEL_MAX, TreeBlock,
@@ -194,10 +194,18 @@ impl LeafBuilder {
         let end = HEADER_BYTES + (first.offset.get() + first.size.get()) as usize;
         let to = self.data_start - (end - start);
         self.bytes[to..self.data_start].copy_from_slice(&leaf.bytes()[start..end]);
-        for head in heads {
-            let offset = HEADER_BYTES + head.offset.get() as usize - start + to - HEADER_BYTES;
-            self.put_head(head.key.into(), offset, head.size.get() as usize);
+        let heads_end = self.heads_end + heads.len() * ITEM_HEADER_BYTES;
+        let copies = &mut self.bytes[self.heads_end..heads_end];
+        copies.copy_from_slice(heads.as_bytes());
+        if to != start {
+            let copies = <[ItemHeader]>::mut_from_bytes(copies).expect("as many bytes as the heads have");
+            for head in copies {
+                head.offset = U32::new((head.offset.get() as usize + to - start) as u32);
+            }
         }
+        self.heads_end = heads_end;
+        self.count += heads.len() as u32;
+        self.last_key = Some(last.key.into());
         self.data_start = to;
     }
 

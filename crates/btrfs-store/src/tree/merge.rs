@@ -12,8 +12,11 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::iter::Peekable;
+use std::ops::Range;
 
-use btrfs_format::block::{ITEM_HEADER_BYTES, KEY_PTR_BYTES, LEVEL_MAX, leaf_capacity_bytes, node_capacity_ptrs};
+use btrfs_format::block::{
+    ITEM_HEADER_BYTES, ItemHeader, KEY_PTR_BYTES, LEVEL_MAX, leaf_capacity_bytes, node_capacity_ptrs,
+};
 use btrfs_format::builder::{HeaderFields, LeafBuilder, NodeBuilder};
 use btrfs_format::features::header_flags;
 use btrfs_format::{Generation, Key, KeyType, LogicalAddr, TreeBlock, TreeId, Uuid};
@@ -85,18 +88,41 @@ struct Child {
     used_bytes: Option<usize>,
 }
 
-/// An item on its way into a leaf.
+/// Items on their way into a leaf.
 #[derive(Clone, Debug)]
-struct Piece<'a> {
-    key: Key,
-    data: Cow<'a, [u8]>,
-    /// Its slot in the old leaf, if it comes from there: neighbours are copied in one go.
-    old_slot: Option<usize>,
+enum Piece<'a> {
+    /// Neighbours in the old leaf, which are copied in one go.
+    Run { slots: Range<usize>, bytes: usize },
+    /// A new item, or one that new ones were joined to.
+    Item { key: Key, data: Cow<'a, [u8]> },
 }
 
 impl Piece<'_> {
+    fn run(old: &TreeBlock, slots: Range<usize>) -> Self {
+        let bytes = LeafBuilder::run_bytes(old, slots.clone());
+        Self::Run { slots, bytes }
+    }
+
     fn bytes(&self) -> usize {
-        ITEM_HEADER_BYTES + self.data.len()
+        match self {
+            Self::Run { bytes, .. } => *bytes,
+            Self::Item { data, .. } => ITEM_HEADER_BYTES + data.len(),
+        }
+    }
+
+    fn first_key(&self, old: &TreeBlock) -> Key {
+        match self {
+            Self::Run { slots, .. } => old.key(slots.start),
+            Self::Item { key, .. } => *key,
+        }
+    }
+
+    /// Key and data, where it is one item.
+    fn as_item<'d>(&'d self, old: &'d TreeBlock) -> Option<(Key, &'d [u8])> {
+        match self {
+            Self::Run { slots, .. } => (slots.len() == 1).then(|| old.item(slots.start)),
+            Self::Item { key, data } => Some((*key, data)),
+        }
     }
 }
 
@@ -120,23 +146,32 @@ impl Joins {
         })
     }
 
-    /// Joins `piece` to the one before, if one of them is new and they belong together.
-    fn join(&self, before: &mut Piece<'_>, piece: &Piece<'_>) -> bool {
-        let is_new = before.old_slot.is_none() || piece.old_slot.is_none();
-        let are_sums = [&before.key, &piece.key]
+    /// Joins `piece` to the one before, if one of them is new and they belong together. Of the old
+    /// leaf's items only those are looked at that stand alone: [`LeafPacker::push_old`].
+    fn join(&self, old: &TreeBlock, before: &mut Piece<'_>, piece: &Piece<'_>) -> bool {
+        let is_new = [&*before, piece]
             .iter()
-            .all(|key| key.ty == KeyType::EXTENT_CSUM);
-        let sectors = (before.data.len() / self.csum_bytes) as u64;
+            .any(|piece| matches!(piece, Piece::Item { .. }));
+        let (Some((key, data)), Some((next, added))) = (before.as_item(old), piece.as_item(old)) else {
+            return false;
+        };
+        let are_sums = key.ty == KeyType::EXTENT_CSUM && next.ty == KeyType::EXTENT_CSUM;
+        let sectors = (data.len() / self.csum_bytes) as u64;
         let end = sectors
             .checked_mul(self.sector_bytes)
-            .and_then(|bytes| before.key.offset.checked_add(bytes));
-        let is_whole = before.data.len().is_multiple_of(self.csum_bytes);
-        let fits = before.data.len() + piece.data.len() <= self.item_bytes_max;
-        if !is_new || !are_sums || !is_whole || !fits || end != Some(piece.key.offset) {
+            .and_then(|bytes| key.offset.checked_add(bytes));
+        let is_whole = data.len().is_multiple_of(self.csum_bytes);
+        let fits = data.len() + added.len() <= self.item_bytes_max;
+        if !is_new || !are_sums || !is_whole || !fits || end != Some(next.offset) {
             return false;
         }
-        before.data.to_mut().extend_from_slice(&piece.data);
-        before.old_slot = None;
+        match before {
+            Piece::Item { data, .. } => data.to_mut().extend_from_slice(added),
+            Piece::Run { .. } => {
+                let data = [data, added].concat().into();
+                *before = Piece::Item { key, data };
+            }
+        }
         true
     }
 }
@@ -443,42 +478,23 @@ impl<'a> Merger<'a> {
             made: Vec::new(),
             last: None,
         };
+        let heads = block.item_headers();
         let mut slot = 0;
         loop {
-            let edit = edits
-                .peek()
-                .filter(|(key, _)| upper.is_none_or(|u| **key < u))
-                .map(|(key, _)| **key);
-            let old = (slot < block.len()).then(|| block.key(slot));
-            match (old, edit) {
-                (None, None) => break,
-                (Some(old_key), edit_key) if edit_key.is_none_or(|e| old_key < e) => {
-                    packer.push(
-                        self,
-                        Piece {
-                            key: old_key,
-                            data: block.data(slot).into(),
-                            old_slot: Some(slot),
-                        },
-                    )?;
-                    slot += 1;
-                }
-                (old_key, _) => {
-                    let Some((key, edit)) = edits.next() else { break };
-                    if old_key == Some(*key) {
-                        slot += 1;
-                    }
-                    if let Some(bytes) = edit {
-                        packer.push(
-                            self,
-                            Piece {
-                                key: *key,
-                                data: Cow::Borrowed(bytes),
-                                old_slot: None,
-                            },
-                        )?;
-                    }
-                }
+            let edit = edits.next_if(|(key, _)| upper.is_none_or(|u| **key < u));
+            let end = match edit {
+                Some((key, _)) => run_end(heads, slot, key),
+                None => heads.len(),
+            };
+            packer.push_old(self, slot..end)?;
+            slot = end;
+            let Some((key, edit)) = edit else { break };
+            if heads.get(slot).is_some_and(|head| Key::from(head.key) == *key) {
+                slot += 1;
+            }
+            if let Some(bytes) = edit {
+                let data = Cow::Borrowed(&bytes[..]);
+                packer.push(self, Piece::Item { key: *key, data })?;
             }
         }
         packer.finish(self, is_append)
@@ -589,6 +605,19 @@ impl<'a> Merger<'a> {
     }
 }
 
+/// The slot of the first key from `from` on that is not below `key`. Most edits lie close together:
+/// steps double from the first slot on.
+fn run_end(heads: &[ItemHeader], from: usize, key: &Key) -> usize {
+    let is_below = |head: &ItemHeader| Key::from(head.key) < *key;
+    let (mut low, mut step) = (from, 1);
+    while heads.get(low + step - 1).is_some_and(is_below) {
+        low += step;
+        step *= 2;
+    }
+    let high = heads.len().min(low + step);
+    low + heads[low..high].partition_point(is_below)
+}
+
 /// Packs the merged items of one old leaf into new leaves.
 struct LeafPacker<'b> {
     old: &'b TreeBlock,
@@ -609,16 +638,32 @@ impl<'b> LeafPacker<'b> {
     {
         if let Some(joins) = merger.joins
             && let Some(last) = self.queue.back_mut()
-            && joins.join(last, &piece)
+            && joins.join(self.old, last, &piece)
         {
-            self.queued_bytes += piece.data.len();
+            self.queued_bytes += piece.bytes() - ITEM_HEADER_BYTES;
         } else {
             self.queued_bytes += piece.bytes();
             self.queue.push_back(piece);
         }
         // Two leaves' worth and more is certain to fill the first one, whatever follows.
-        if self.queued_bytes > 2 * leaf_capacity_bytes(merger.nodesize) {
+        while self.queued_bytes > 2 * leaf_capacity_bytes(merger.nodesize) {
             self.emit(merger, usize::MAX)?;
+        }
+        Ok(())
+    }
+
+    /// Items of the old leaf that follow each other. Where new items are joined to old ones, the
+    /// first and the last stand alone: the others have no new neighbour.
+    fn push_old(&mut self, merger: &mut Merger<'_>, slots: Range<usize>) -> Result<()> {
+        let (mut first, mut last) = (slots.end, slots.end);
+        if merger.joins.is_some() {
+            first = slots.end.min(slots.start + 1);
+            last = first.max(slots.end.saturating_sub(1));
+        }
+        for part in [slots.start..first, first..last, last..slots.end] {
+            if !part.is_empty() {
+                self.push(merger, Piece::run(self.old, part))?;
+            }
         }
         Ok(())
     }
@@ -664,35 +709,48 @@ impl<'b> LeafPacker<'b> {
             Some(buffer) => LeafBuilder::in_buffer(buffer),
             None => LeafBuilder::new(merger.nodesize),
         };
-        let first_key = self.queue.front().map_or(Key::MIN, |piece| piece.key);
+        let first_key = self.queue.front().map_or(Key::MIN, |piece| piece.first_key(self.old));
+        let capacity = leaf_capacity_bytes(merger.nodesize);
         let mut used = 0;
-        // The run of old items that waits to be copied in one go.
-        let mut run = 0..0;
-        while let Some(piece) = self.queue.front() {
+        let fits = |used, bytes| used + bytes <= capacity && (used == 0 || used + bytes <= target_bytes);
+        while let Some(piece) = self.queue.pop_front() {
             let bytes = piece.bytes();
-            if used > 0 && used + bytes > target_bytes || used + bytes > leaf_capacity_bytes(merger.nodesize) {
+            let (taken, rest) = match piece {
+                Piece::Item { key, data } if fits(used, bytes) => {
+                    builder.push(key, &[&data]);
+                    (bytes, None)
+                }
+                item @ Piece::Item { .. } => (0, Some(item)),
+                Piece::Run { slots, bytes } if used + bytes <= capacity.min(target_bytes) => {
+                    builder.push_run(self.old, slots);
+                    (bytes, None)
+                }
+                Piece::Run { slots, .. } => {
+                    // As much of it as fits.
+                    let (mut end, mut taken) = (slots.start, 0);
+                    for head in &self.old.item_headers()[slots.clone()] {
+                        let bytes = ITEM_HEADER_BYTES + head.size.get() as usize;
+                        if !fits(used + taken, bytes) {
+                            break;
+                        }
+                        (end, taken) = (end + 1, taken + bytes);
+                    }
+                    builder.push_run(self.old, slots.start..end);
+                    let rest = (end < slots.end).then(|| Piece::run(self.old, end..slots.end));
+                    (taken, rest)
+                }
+            };
+            used += taken;
+            self.queued_bytes -= taken;
+            if let Some(rest) = rest {
+                self.queue.push_front(rest);
                 break;
             }
-            match piece.old_slot {
-                Some(slot) if run.end == slot && !run.is_empty() => run.end = slot + 1,
-                Some(slot) => {
-                    builder.push_run(self.old, run);
-                    run = slot..slot + 1;
-                }
-                None => {
-                    builder.push_run(self.old, std::mem::replace(&mut run, 0..0));
-                    builder.push(piece.key, &[&piece.data]);
-                }
-            }
-            used += bytes;
-            self.queued_bytes -= bytes;
-            self.queue.pop_front();
         }
         assert!(
             used > 0,
             "an item always fits an empty leaf: sizes are checked where items are made"
         );
-        builder.push_run(self.old, run);
         let addr = match self.reuse.take() {
             Some(addr) => addr,
             None => merger.host.alloc(merger.tree, 0)?,

@@ -64,6 +64,10 @@ pub(super) fn key(n: u64) -> Key {
 
 impl Fixture {
     pub(super) fn new() -> Self {
+        Self::of(TreeId::FS)
+    }
+
+    fn of(tree: TreeId) -> Self {
         let volume = memory_volume(4096);
         let store = Arc::new(NodeStore::new(volume, usize::MAX));
         let host = Host {
@@ -78,7 +82,7 @@ impl Fixture {
             generation: Generation(99),
             level: 0,
         };
-        let tree = Arc::new(Tree::new(TreeId::FS, store.clone(), root));
+        let tree = Arc::new(Tree::new(tree, store.clone(), root));
         let mut fixture = Self {
             store,
             tree,
@@ -96,7 +100,7 @@ impl Fixture {
             chunk_tree_uuid: volume.chunk_tree_uuid(),
             addr: LogicalAddr(1 << 40),
             generation: Generation(99),
-            owner: TreeId::FS,
+            owner: self.tree.id(),
             level: 0,
             flags: btrfs_format::features::header_flags::CURRENT,
         };
@@ -122,7 +126,7 @@ impl Fixture {
     /// One merge of what is pending, within the running transaction.
     pub(super) fn merge(&mut self) {
         let Some(frozen) = self.tree.freeze() else { return };
-        let merged = Merger::new(&self.store, &mut self.host, TreeId::FS)
+        let merged = Merger::new(&self.store, &mut self.host, self.tree.id())
             .merge(self.tree.root(), &mut frozen.iter())
             .unwrap();
         // What root items and the superblock will say of the root.
@@ -166,7 +170,7 @@ impl Fixture {
         seen: &mut BTreeSet<u64>,
         items: &mut Vec<(Key, Vec<u8>)>,
     ) {
-        let block = self.store.load(ptr, TreeId::FS).unwrap();
+        let block = self.store.load(ptr, self.tree.id()).unwrap();
         assert!(seen.insert(block.addr().get()));
         assert_eq!(block.level(), ptr.level);
         assert!(block.used_bytes() <= leaf_capacity_bytes(4096));
@@ -285,6 +289,59 @@ fn appended_items_fill_leaves() {
         "{} blocks for {leaves} leaves",
         fixture.host.live.len()
     );
+}
+
+/// Checksums of sectors that were between old ones, of some of them, of both sides: the tree has the
+/// same ones, in as few items as their neighbourhood allows.
+#[test]
+fn new_checksums_join_old_ones_and_each_other() {
+    const SECTOR: u64 = 4096;
+    let key = |sector: u64| Key::new(ObjectId::EXTENT_CSUM, KeyType::EXTENT_CSUM, sector * SECTOR);
+    for seed in 0..20 {
+        let mut dice = Dice::new(seed);
+        let mut fixture = Fixture::of(TreeId::CSUM);
+        let mut sums = BTreeMap::new();
+        for _ in 0..12 {
+            let mut edits = BTreeMap::new();
+            for _ in 0..dice.below(60) + 1 {
+                let start = dice.below(3000);
+                let run: Vec<u64> = (start..start + 1 + dice.below(4)).collect();
+                if run.iter().any(|sector| sums.contains_key(sector)) {
+                    continue;
+                }
+                sums.extend(run.iter().map(|sector| (*sector, dice.below(1 << 32) as u32)));
+                let bytes = run.iter().flat_map(|sector| sums[sector].to_le_bytes());
+                edits.insert(key(start), Some(bytes.collect::<Vec<u8>>()));
+            }
+            fixture.apply(&edits);
+            fixture.merge();
+            let items = fixture.tree.cursor(key(0), key(4000)).collect().unwrap();
+            let sectors = |(key, data): &(Key, super::Item)| {
+                let first = key.offset / SECTOR;
+                (first..)
+                    .zip(
+                        data.chunks_exact(4)
+                            .map(|sum| u32::from_le_bytes(sum.try_into().unwrap())),
+                    )
+                    .collect::<Vec<_>>()
+            };
+            let found: Vec<_> = items.iter().flat_map(sectors).collect();
+            assert_eq!(
+                found,
+                sums.iter().map(|(sector, sum)| (*sector, *sum)).collect::<Vec<_>>()
+            );
+            // Only the ends of a leaf, and of what an item may hold, part what belongs together.
+            let touching = items
+                .windows(2)
+                .filter(|pair| sectors(&pair[0]).last().map(|last| last.0 + 1) == Some(pair[1].0.offset / SECTOR));
+            let leaves = fixture.host.live.len();
+            let full = items.iter().filter(|item| item.1.len() >= 4096 / 4 - 16).count();
+            assert!(touching.count() <= leaves + full, "{} items", items.len());
+            if dice.below(2) == 0 {
+                fixture.host.transid = fixture.host.transid.next();
+            }
+        }
+    }
 }
 
 /// Leaves, and nodes, without edits become the root when all others are emptied.
