@@ -35,8 +35,9 @@ fn archives_of_every_form_hold_the_source_entry_by_entry() {
         ("--sparse --sparse-version=0.0", "c.tar.zst"),
         ("", "d.tar.xz"),
     ] {
+        // The lowest level: what counts is the form.
         let tar = format!(
-            "tar --format=posix --numeric-owner --acls --xattrs --xattrs-include=* {flags} -caf {name} -C root ."
+            "XZ_OPT=-0 tar --format=posix --numeric-owner --acls --xattrs --xattrs-include=* {flags} -caf {name} -C root ."
         );
         shell(dir.path(), &tar).unwrap();
         run("build -q --from {} {}", &[&dir.path().join(name), &image]).ok();

@@ -52,6 +52,8 @@ def look(side):
         check(got == file.content, "side %d: content of %r: %s" % (side, p, differ(got, file.content)))
 
 def differ(got, wanted):
+    if got == wanted:
+        return "nowhere"
     at = next((n for n, (a, b) in enumerate(zip(got, wanted)) if a != b), min(len(got), len(wanted)))
     return "%d bytes of %d, first difference at %d: %r, not %r" % (len(got), len(wanted), at, bytes(got[at:at + 8]), bytes(wanted[at:at + 8]))
 
