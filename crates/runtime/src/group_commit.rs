@@ -219,7 +219,7 @@ impl<R, E: Clone + From<Abandoned> + Send + 'static> Queue<R, E> {
         let mut turn = if leads { Turn::Leads } else { seat.wait() };
         loop {
             if turn == Turn::Leads {
-                self.lead(round);
+                self.lead(round, &|| ());
             }
             if let Some(result) = outcome.lock().take() {
                 return result;
@@ -230,7 +230,7 @@ impl<R, E: Clone + From<Abandoned> + Send + 'static> Queue<R, E> {
 
     /// Has a request served, and `done` told its outcome. That may be after this has returned, or
     /// long before, where the thread leads and serves others. `will_wait` is called before the
-    /// thread blocks or leads.
+    /// thread blocks or leads, and again before each further round, which is for others.
     pub fn later(&self, request: R, done: Done<E>, will_wait: &dyn Fn(), round: Round<'_, R, E>) {
         let seat = Arc::new(Seat::default());
         let (leads, leader) = {
@@ -242,13 +242,13 @@ impl<R, E: Clone + From<Abandoned> + Send + 'static> Queue<R, E> {
         };
         if leads {
             will_wait();
-            self.lead(round);
+            self.lead(round, will_wait);
         } else if leader == Some(Leader::Leaves) {
             will_wait();
             if seat.wait() == Turn::Leads {
                 // The thread's own outcome goes to its `done`, as any other's.
                 self.state.lock().leader = Some(Leader::Stays);
-                self.lead(round);
+                self.lead(round, will_wait);
             }
         }
     }
@@ -286,8 +286,9 @@ impl<R, E: Clone + From<Abandoned> + Send + 'static> Queue<R, E> {
         }
     }
 
-    /// Serves round after round until the queue is empty or the lead is handed over.
-    fn lead(&self, round: Round<'_, R, E>) {
+    /// Serves round after round until the queue is empty or the lead is handed over. `for_others` is
+    /// called before each round but the first.
+    fn lead(&self, round: Round<'_, R, E>, for_others: &dyn Fn()) {
         let leading = Leading(self);
         loop {
             self.gather();
@@ -313,6 +314,7 @@ impl<R, E: Clone + From<Abandoned> + Send + 'static> Queue<R, E> {
             if leading.is_over() {
                 return;
             }
+            for_others();
         }
     }
 
@@ -453,16 +455,19 @@ mod tests {
         let will_wait = || {
             waits.fetch_add(1, Ordering::SeqCst);
         };
+        let waits_at_rounds = Mutex::new(Vec::new());
         let round = |take: &dyn Fn() -> Vec<u32>| {
+            waits_at_rounds.lock().push(waits.load(Ordering::SeqCst));
             if take() == [0] {
                 // From the leader's own thread, which would wait for itself.
-                queue.later(1, tell(10), &will_wait, &|_: &dyn Fn() -> Vec<u32>| unreachable!());
+                let never = || unreachable!("only the leader's thread is kept");
+                queue.later(1, tell(10), &never, &|_: &dyn Fn() -> Vec<u32>| unreachable!());
             }
             Ok(())
         };
         queue.later(0, tell(1), &will_wait, &round);
         assert_eq!(told.load(Ordering::SeqCst), 11);
-        assert_eq!(waits.load(Ordering::SeqCst), 1, "only the leader's thread is kept");
+        assert_eq!(*waits_at_rounds.lock(), [1, 2], "told again before a round for others");
     }
 
     #[test]

@@ -196,7 +196,8 @@ pub trait FileSystem: Send + Sync {
     /// As [`FileSystem::fsync`], for a front end whose threads should not block: `done` is called
     /// once with the outcome, from any thread, before this returns or after. The thread may become
     /// the leader of a group commit, which serves other callers, too; `will_wait` is called in this
-    /// thread before it leads or blocks.
+    /// thread before it leads or blocks, and again before each round of that commit that serves
+    /// others alone.
     fn fsync_later(
         &self,
         ctx: &Context,

@@ -632,7 +632,8 @@ struct LeafPacker<'b> {
 }
 
 impl<'b> LeafPacker<'b> {
-    fn push<'p>(&mut self, merger: &mut Merger<'_>, piece: Piece<'p>) -> Result<()>
+    /// True where the piece was joined to the one before.
+    fn push<'p>(&mut self, merger: &mut Merger<'_>, piece: Piece<'p>) -> Result<bool>
     where
         'p: 'b,
     {
@@ -641,29 +642,35 @@ impl<'b> LeafPacker<'b> {
             && joins.join(self.old, last, &piece)
         {
             self.queued_bytes += piece.bytes() - ITEM_HEADER_BYTES;
-        } else {
-            self.queued_bytes += piece.bytes();
-            self.queue.push_back(piece);
+            return Ok(true);
         }
+        self.queued_bytes += piece.bytes();
+        self.queue.push_back(piece);
         // Two leaves' worth and more is certain to fill the first one, whatever follows.
         while self.queued_bytes > 2 * leaf_capacity_bytes(merger.nodesize) {
             self.emit(merger, usize::MAX)?;
         }
-        Ok(())
+        Ok(false)
     }
 
-    /// Items of the old leaf that follow each other. Where new items are joined to old ones, the
-    /// first and the last stand alone: the others have no new neighbour.
-    fn push_old(&mut self, merger: &mut Merger<'_>, slots: Range<usize>) -> Result<()> {
-        let (mut first, mut last) = (slots.end, slots.end);
+    /// Items of the old leaf that follow each other. Where items are joined, the first ones go one
+    /// by one, as long as they are joined to what came before, and the last one for what comes.
+    fn push_old(&mut self, merger: &mut Merger<'_>, mut slots: Range<usize>) -> Result<()> {
         if merger.joins.is_some() {
-            first = slots.end.min(slots.start + 1);
-            last = first.max(slots.end.saturating_sub(1));
-        }
-        for part in [slots.start..first, first..last, last..slots.end] {
-            if !part.is_empty() {
-                self.push(merger, Piece::run(self.old, part))?;
+            while let Some(slot) = slots.next()
+                && self.push(merger, Piece::run(self.old, slot..slot + 1))?
+            {}
+            if let Some(last) = slots.next_back() {
+                self.push_run(merger, slots)?;
+                slots = last..last + 1;
             }
+        }
+        self.push_run(merger, slots)
+    }
+
+    fn push_run(&mut self, merger: &mut Merger<'_>, slots: Range<usize>) -> Result<()> {
+        if !slots.is_empty() {
+            self.push(merger, Piece::run(self.old, slots))?;
         }
         Ok(())
     }

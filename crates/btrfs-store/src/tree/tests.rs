@@ -291,57 +291,95 @@ fn appended_items_fill_leaves() {
     );
 }
 
-/// Checksums of sectors that were between old ones, of some of them, of both sides: the tree has the
-/// same ones, in as few items as their neighbourhood allows.
+/// Checksums of sectors between old ones, in place of old ones, and where old ones were taken away:
+/// the tree has the same ones as a map, in as few items as their neighbourhood allows.
 #[test]
 fn new_checksums_join_old_ones_and_each_other() {
     const SECTOR: u64 = 4096;
     let key = |sector: u64| Key::new(ObjectId::EXTENT_CSUM, KeyType::EXTENT_CSUM, sector * SECTOR);
-    for seed in 0..20 {
+    let sectors = |key: &Key, data: &[u8]| {
+        let sums = data
+            .chunks_exact(4)
+            .map(|sum| u32::from_le_bytes(sum.try_into().unwrap()));
+        (key.offset / SECTOR..).zip(sums).collect::<Vec<_>>()
+    };
+    for seed in 0..40 {
         let mut dice = Dice::new(seed);
         let mut fixture = Fixture::of(TreeId::CSUM);
         let mut sums = BTreeMap::new();
-        for _ in 0..12 {
+        let mut items: Vec<(Key, Vec<u8>)> = Vec::new();
+        for _ in 0..16 {
             let mut edits = BTreeMap::new();
+            let put = |edits: &mut BTreeMap<_, _>, run: &[(u64, u32)]| {
+                let bytes = run.iter().flat_map(|(_, sum)| sum.to_le_bytes());
+                edits.insert(key(run[0].0), Some(bytes.collect::<Vec<u8>>()));
+            };
+            for (key, data) in &items {
+                let run = sectors(key, data);
+                match dice.below(8) {
+                    // Its end goes, all of it goes, or all of it is new.
+                    0 if run.len() > 1 => {
+                        let left = 1 + dice.below(run.len() as u64 - 1) as usize;
+                        sums.retain(|sector, _| !run[left..].iter().any(|gone| gone.0 == *sector));
+                        put(&mut edits, &run[..left]);
+                    }
+                    1 => {
+                        sums.retain(|sector, _| !run.iter().any(|gone| gone.0 == *sector));
+                        edits.insert(*key, None);
+                    }
+                    2 => {
+                        let run: Vec<_> = run
+                            .iter()
+                            .map(|(sector, _)| (*sector, dice.below(1 << 32) as u32))
+                            .collect();
+                        sums.extend(run.iter().copied());
+                        put(&mut edits, &run);
+                    }
+                    _ => {}
+                }
+            }
             for _ in 0..dice.below(60) + 1 {
                 let start = dice.below(3000);
-                let run: Vec<u64> = (start..start + 1 + dice.below(4)).collect();
-                if run.iter().any(|sector| sums.contains_key(sector)) {
-                    continue;
+                let run: Vec<_> = (start..start + 1 + dice.below(4))
+                    .map(|sector| (sector, dice.below(1 << 32) as u32))
+                    .collect();
+                let is_free = run.iter().all(|(sector, _)| !sums.contains_key(sector));
+                if is_free && !edits.contains_key(&key(start)) {
+                    sums.extend(run.iter().copied());
+                    put(&mut edits, &run);
                 }
-                sums.extend(run.iter().map(|sector| (*sector, dice.below(1 << 32) as u32)));
-                let bytes = run.iter().flat_map(|sector| sums[sector].to_le_bytes());
-                edits.insert(key(start), Some(bytes.collect::<Vec<u8>>()));
             }
             fixture.apply(&edits);
             fixture.merge();
-            let items = fixture.tree.cursor(key(0), key(4000)).collect().unwrap();
-            let sectors = |(key, data): &(Key, super::Item)| {
-                let first = key.offset / SECTOR;
-                (first..)
-                    .zip(
-                        data.chunks_exact(4)
-                            .map(|sum| u32::from_le_bytes(sum.try_into().unwrap())),
-                    )
-                    .collect::<Vec<_>>()
-            };
-            let found: Vec<_> = items.iter().flat_map(sectors).collect();
+            let found = fixture.tree.cursor(key(0), key(4000)).collect().unwrap();
+            items = found.into_iter().map(|(key, item)| (key, item.to_vec())).collect();
+            let found: Vec<_> = items.iter().flat_map(|(key, data)| sectors(key, data)).collect();
             assert_eq!(
                 found,
                 sums.iter().map(|(sector, sum)| (*sector, *sum)).collect::<Vec<_>>()
             );
-            // Only the ends of a leaf, and of what an item may hold, part what belongs together.
-            let touching = items
-                .windows(2)
-                .filter(|pair| sectors(&pair[0]).last().map(|last| last.0 + 1) == Some(pair[1].0.offset / SECTOR));
-            let leaves = fixture.host.live.len();
-            let full = items.iter().filter(|item| item.1.len() >= 4096 / 4 - 16).count();
-            assert!(touching.count() <= leaves + full, "{} items", items.len());
             if dice.below(2) == 0 {
                 fixture.host.transid = fixture.host.transid.next();
             }
         }
     }
+}
+
+/// One new checksum between each two old ones: an item is left for each part of the largest size.
+#[test]
+fn a_checksum_joins_the_items_on_both_sides() {
+    let key = |sector: u64| Key::new(ObjectId::EXTENT_CSUM, KeyType::EXTENT_CSUM, sector * 4096);
+    let mut fixture = Fixture::of(TreeId::CSUM);
+    for first in [0, 1] {
+        let every_second = (first..2000).step_by(2).map(|sector| (key(sector), Some(vec![7; 4])));
+        fixture.apply(&every_second.collect());
+        fixture.merge();
+    }
+    let items = fixture.tree.cursor(key(0), key(2000)).collect().unwrap().len();
+    let parts = 2000 * 4 / super::csum_item_bytes_max(&fixture.store) + 1;
+    // The end of a leaf parts what belongs together.
+    let most = parts + 1000 * (25 + 4) / leaf_capacity_bytes(4096) + 1;
+    assert!(items <= most, "{items} items, not {parts} to {most}");
 }
 
 /// Leaves, and nodes, without edits become the root when all others are emptied.

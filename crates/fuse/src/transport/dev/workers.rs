@@ -11,10 +11,11 @@
 //! request, also where another one is looking for it or would be back at once; these wake-ups, for
 //! nothing, used to cost more than serving the requests. The kernel does not see resting workers.
 //!
-//! No worker waits while a request of a lone caller is served: that caller has nothing else to ask.
-//! The serving worker calls another one where this could be wrong: before it serves a request of a
-//! kind that lately took long (much longer, where one thread alone calls), and when it finds one
-//! request after the other queued already. Large reads have a rule of their own
+//! No worker waits while a request of a lone caller is served, the log of its fsync written: that
+//! caller has nothing else to ask. The serving worker calls another one where this could be wrong:
+//! before it serves a request of a kind that lately took long (much longer, where one thread alone
+//! calls), before it writes the log for others, and when it finds one request after the other
+//! queued already, as the kernel's own writes of a page cache are. Large reads have a rule of their own
 //! ([`crate::transport::streams`]). A guard thread does so where no worker has come back to the
 //! queue for a while (a request that unexpectedly waits for a device), so that a stuck worker holds
 //! up the others for [`GUARD_TICK`] twice at most.
@@ -231,6 +232,17 @@ impl Kind {
 #[derive(Debug)]
 struct Slowness([Pace; Kind::COUNT]);
 
+/// How long the file system took for a request.
+#[derive(Clone, Copy, Debug, Default)]
+struct Took {
+    /// Until it was going to keep the worker, as for writing the log: where several threads call,
+    /// another worker is called then.
+    until_kept: Duration,
+    /// Until the worker was free. A lone caller has no use for another one, so that other threads
+    /// wait for all of it.
+    in_all: Duration,
+}
+
 /// Everything is slow until it was fast a few times.
 #[derive(Debug, Default)]
 struct Pace {
@@ -255,10 +267,10 @@ impl Slowness {
         self.0[kind.0].is_slow_alone.is_usual()
     }
 
-    fn note(&self, kind: Kind, took: Duration) {
+    fn note(&self, kind: Kind, took: &Took) {
         let pace = &self.0[kind.0];
-        pace.is_slow.note(took >= SLOW);
-        pace.is_slow_alone.note(took >= SLOW_ALONE);
+        pace.is_slow.note(took.until_kept >= SLOW);
+        pace.is_slow_alone.note(took.in_all >= SLOW_ALONE);
     }
 }
 
@@ -398,7 +410,7 @@ impl Worker<'_> {
                 self.crew.call_one();
             }
             let took = self.answer(request, &mut data, is_lone && !is_slow);
-            self.crew.slowness.note(kind, took);
+            self.crew.slowness.note(kind, &took);
         }
     }
 
@@ -413,10 +425,10 @@ impl Worker<'_> {
         self.answer(&request, data, false);
     }
 
-    /// Serves a request; returns how long the file system took, but for what this worker was kept
-    /// to do for others: another one was called then. `is_for_one`: it is of a lone caller, of a
-    /// kind that is fast enough for that one; nothing is done for others.
-    fn answer(&self, request: &[u8], data: &mut DataBuffer, is_for_one: bool) -> Duration {
+    /// Serves a request, and whatever the file system keeps this worker for meanwhile.
+    /// `is_for_one`: the request is of a lone caller, and of a kind that is fast enough for that
+    /// one. No other worker is called, unless this one is kept for others' requests.
+    fn answer(&self, request: &[u8], data: &mut DataBuffer, is_for_one: bool) -> Took {
         let started = Instant::now();
         let desk = Desk {
             worker: self,
@@ -428,11 +440,14 @@ impl Worker<'_> {
         let (after, reply) = self
             .server
             .handle(self.index, request, data.as_mut_slice(), Some(&desk));
-        let until = desk.kept_since.get().unwrap_or_else(Instant::now);
+        let took = started.elapsed();
         if after == After::Send {
             send(&self.device.sender(), &reply);
         }
-        until - started
+        Took {
+            until_kept: desk.kept_since.get().map_or(took, |since| since - started),
+            in_all: took,
+        }
     }
 
     /// Waits for a request: looks for a while if that has been worth it, then sleeps. `caller`: the
@@ -478,8 +493,12 @@ impl Post for Desk<'_> {
     }
 
     fn will_wait(&self) {
-        if !self.is_for_one {
+        let is_kept = self.kept_since.get().is_some();
+        if !is_kept {
             self.kept_since.set(Some(Instant::now()));
+        }
+        // The second time it is for others' requests.
+        if is_kept || !self.is_for_one {
             self.worker.crew.call_one();
         }
     }
@@ -565,19 +584,24 @@ mod tests {
         assert!(!lone.note(7));
     }
 
+    fn took(until_kept: Duration, in_all: Duration) -> Took {
+        Took { until_kept, in_all }
+    }
+
     #[test]
     fn a_kind_that_takes_long_is_slow_for_a_lone_caller_where_it_takes_much_longer() {
         let slowness = Slowness::default();
         let kind = Kind::of(1, &[]);
         for _ in 0..8 {
-            slowness.note(kind, SLOW);
+            slowness.note(kind, &took(SLOW, SLOW));
         }
         assert!(slowness.is_slow(kind));
         assert!(!slowness.is_slow_alone(kind));
         for _ in 0..8 {
-            slowness.note(kind, SLOW_ALONE);
+            slowness.note(kind, &took(Duration::ZERO, SLOW_ALONE));
         }
-        assert!(slowness.is_slow_alone(kind));
+        assert!(slowness.is_slow_alone(kind), "others wait for the log, too");
+        assert!(!slowness.is_slow(kind), "but another worker is called before that");
     }
 
     #[test]
@@ -586,11 +610,11 @@ mod tests {
         let [one, two] = [1, 2].map(|opcode| Kind::of(opcode, &[]));
         assert!(slowness.is_slow(one));
         for _ in 0..5 {
-            slowness.note(one, Duration::ZERO);
+            slowness.note(one, &Took::default());
         }
         assert!(!slowness.is_slow(one) && slowness.is_slow(two));
         for _ in 0..4 {
-            slowness.note(one, SLOW);
+            slowness.note(one, &took(SLOW, SLOW));
         }
         assert!(slowness.is_slow(one));
         assert!(slowness.is_slow(Kind::of(u32::MAX, &[])), "unknown kinds share a place");
