@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom};
-use std::process::{Command, ExitStatus};
+use std::process::ExitStatus;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -87,7 +87,8 @@ fn shares() -> Result<()> {
     crate::long::sqlite_share()
 }
 
-/// This program once more, at work beside others, its output kept until it has ended.
+/// This program once more, as it was built with all others, at work beside them. Its output is kept
+/// until it has ended.
 struct Beside {
     title: &'static str,
     output: File,
@@ -97,8 +98,8 @@ struct Beside {
 impl Beside {
     fn start(title: &'static str, args: &[&str]) -> Result<Beside> {
         let output = tempfile::tempfile()?;
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(args).current_dir(run::root());
+        // The file of the one that runs is gone where that was built anew.
+        let mut command = run::built("xtask", args);
         command.stdout(output.try_clone()?).stderr(output.try_clone()?);
         let running = std::thread::spawn(move || limit::status_within(&mut command, SHARE_MAX));
         Ok(Beside { title, output, running })
