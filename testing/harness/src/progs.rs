@@ -42,10 +42,19 @@ pub fn check(device: &Path, options: CheckOptions) -> Result<CheckReport> {
         args.extend(["--mode", "lowmem"].map(OsStr::new));
     }
     args.push(device.as_os_str());
-    let output = run_raw("btrfs", &args)?;
-    let text = [output.stdout, output.stderr]
-        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-        .concat();
+    // It looks at all loop devices, to see whether the volume is mounted, and gives up where one that
+    // others detach is gone when its turn comes.
+    let mut tries = 20;
+    let (output, text) = loop {
+        let output = run_raw("btrfs", &args)?;
+        let text = [&output.stdout, &output.stderr]
+            .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+            .concat();
+        if tries == 0 || !text.contains("could not check mount status") {
+            break (output, text);
+        }
+        tries -= 1;
+    };
     // Some faults are only printed, and leave the exit status alone. In search of the volume's
     // other devices the checker looks at all block devices, and complains about those that just go
     // away: not our matter.
