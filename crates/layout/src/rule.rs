@@ -32,8 +32,8 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// True where `found` keeps the rule. Rules are nearly always written where they are asked:
-    /// inlined, one comparison is left of the match.
+    /// True where `found` keeps the rule. Nearly all callers name the rule in the call itself: once
+    /// this is inlined, a single comparison is left of the match.
     #[inline(always)]
     pub fn holds(self, found: u64) -> bool {
         match self {

@@ -286,8 +286,8 @@ impl<R, E: Clone + From<Abandoned> + Send + 'static> Queue<R, E> {
         }
     }
 
-    /// Serves round after round until the queue is empty or the lead is handed over. `for_others` is
-    /// called before each round but the first.
+    /// Serves round after round until the queue is empty or the lead is handed over. `for_others`
+    /// is called before each round but the first.
     fn lead(&self, round: Round<'_, R, E>, for_others: &dyn Fn()) {
         let leading = Leading(self);
         loop {

@@ -42,27 +42,22 @@ pub fn check(device: &Path, options: CheckOptions) -> Result<CheckReport> {
         args.extend(["--mode", "lowmem"].map(OsStr::new));
     }
     args.push(device.as_os_str());
-    // It looks at all loop devices, to see whether the volume is mounted, and gives up where one that
-    // others detach is gone when its turn comes.
-    let mut tries = 20;
-    let (output, text) = loop {
-        let output = run_raw("btrfs", &args)?;
-        let text = [&output.stdout, &output.stderr]
-            .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
-            .concat();
-        if tries == 0 || !text.contains("could not check mount status") {
-            break (output, text);
-        }
-        tries -= 1;
-    };
-    // Some faults are only printed, and leave the exit status alone. In search of the volume's
-    // other devices the checker looks at all block devices, and complains about those that just go
-    // away: not our matter.
+    let output = run_raw("btrfs", &args)?;
+    let text = [output.stdout, output.stderr]
+        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        .concat();
+    // Some faults are only printed, and leave the exit status alone.
     let complains = text
         .lines()
-        .any(|line| line.contains("ERROR") && !line.starts_with("ERROR: cannot scan /dev/"));
+        .any(|line| line.contains("ERROR") && !is_of_another_device(line));
     let clean = output.status.success() && text.contains("no error found") && !complains;
     Ok(CheckReport { output: text, clean })
+}
+
+/// Is this line about no device of the volume? In search of those, btrfs-progs look at all block
+/// devices, and complain about the ones that go away meanwhile.
+pub fn is_of_another_device(line: &str) -> bool {
+    line.starts_with("ERROR: cannot scan /dev/")
 }
 
 /// `btrfs inspect-internal dump-tree` of all devices of a volume, with further arguments, such as

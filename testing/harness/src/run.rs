@@ -16,7 +16,21 @@ fn command(program: &str, args: &[impl AsRef<OsStr>]) -> Command {
 
 /// Runs the program to its end, with input from nowhere; whatever it answers is an `Ok`.
 pub fn run_raw(program: &str, args: &[impl AsRef<OsStr>]) -> Result<Output> {
-    limit::output(&mut command(program, args))
+    output(&mut command(program, args))
+}
+
+/// btrfs-progs look at all loop devices, to see whether a volume is mounted, and give up where one
+/// that a test beside detaches is gone when its turn comes: they are run again.
+fn output(command: &mut Command) -> Result<Output> {
+    let mut tries = 20;
+    loop {
+        let output = limit::output(command)?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        if tries == 0 || output.status.success() || !said.contains("check mount status") {
+            return Ok(output);
+        }
+        tries -= 1;
+    }
 }
 
 /// Runs the program; its standard output if it succeeds.
@@ -35,7 +49,7 @@ pub fn shell(dir: &Path, script: &str) -> Result<String> {
 }
 
 fn run_command(command: &mut Command) -> Result<String> {
-    let output = limit::output(command)?;
+    let output = output(command)?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.success() {
         let args: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();

@@ -131,18 +131,6 @@ pub struct KernelVolume {
     mount_options: &'static str,
 }
 
-/// Runs mkfs.btrfs. It looks at all loop devices, to see whether the image is mounted, and gives up
-/// where one that a test beside detaches is gone when its turn comes.
-fn mkfs(args: &[OsString]) -> Result<()> {
-    let mut tries = 20;
-    loop {
-        match run("mkfs.btrfs", args) {
-            Err(error) if tries > 0 && error.to_string().contains("cannot check mount status") => tries -= 1,
-            result => return result.map(drop),
-        }
-    }
-}
-
 impl KernelVolume {
     /// Makes the images and runs mkfs.btrfs on them.
     pub fn make(options: &VolumeOptions) -> Result<KernelVolume> {
@@ -156,7 +144,7 @@ impl KernelVolume {
         let mut args: Vec<OsString> = vec!["-q".into(), "-f".into()];
         args.extend(options.args());
         args.extend(images.iter().map(Into::into));
-        mkfs(&args)?;
+        run("mkfs.btrfs", &args)?;
         Ok(KernelVolume {
             dir,
             images,

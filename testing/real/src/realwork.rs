@@ -105,32 +105,15 @@ const JOBS: &[(&str, &str, Work)] = &[
         done
         t=60; [ \"$SMALL\" = 1 ] && t=10
         stress-ng --temp-path . $all --timeout $t --verify -q")),
-    // What Python's own tests do with files; those that the kernel's btrfs passes as root.
-    ("python-tests", "python3", Script("
-        [ \"$SMALL\" = 1 ] && exit
-        mkdir t; TMPDIR=$PWD/t python3 -m test -w test_asyncio.test_sendfile test_bufio test_bz2 test_dbm test_dbm_dumb test_fcntl test_file \\
-          test_filecmp test_fileio test_genericpath test_glob test_gzip test_import test_importlib test_io test_ioctl test_largefile \\
-          test_linecache test_logging test_lzma test_mailbox test_mmap test_os test_pathlib test_posix test_posixpath test_shelve \\
-          test_shutil test_sqlite3 test_stat test_subprocess test_tarfile test_tempfile test_unicode_file test_unicode_file_functions \\
-          test_zipapp test_zipfile test_zipimport > log 2>&1 || { cat log; exit 1; }")),
-    ("postgres", "su", Script("
-        [ \"$SMALL\" = 1 ] && exit
-        bin=$(ls -d /usr/lib/postgresql/*/bin 2> /dev/null | tail -n 1); sockets=$(mktemp -d); chown postgres \"$sockets\"
-        pg() { su postgres -s /bin/sh -c \"PATH='$bin':\\$PATH PGHOST=$sockets; export PATH PGHOST; cd '$PWD'; $*\"; }
-        start() { rm -f db/postmaster.pid \"$sockets\"/.s*; pg \"pg_ctl -w -D db -o '-k $sockets -c listen_addresses=' -l db/log start\" >> log; }
-        mkdir db; chown postgres db; chmod 700 db; pg 'initdb -k -D db' > log; start; pg 'createdb b; pgbench -i -q -s 5 b' >> log 2>&1
-        for round in 1 2 3; do
-          pg 'pgbench -c 8 -j 2 -T 6 b' >> log 2>&1 & sleep 3
-          kill -9 $(head -n 1 db/postmaster.pid); wait || true; sleep 1; start
-          sums='select count(*), sum(abalance) = (select sum(tbalance) from pgbench_tellers) from pgbench_accounts'
-          [ \"$(pg \"psql -Atc '$sums' b\")\" = '500000|t' ]
-        done
-        pg \"psql -qc 'create extension amcheck' b; pg_amcheck --heapallindexed b; pg_ctl -D db -m fast stop\" >> log
-        pg 'pg_checksums -D db --check'; rm -r \"$sockets\"")),
+    ("python-tests", "python3", Function(python_tests)),
+    ("postgres", "su", Function(postgres)),
     ("pjdfstest", "cargo", Function(pjdfstest)),
     ("unusual-calls", "python3", Function(unusual_calls)),
     ("overlay", "setfattr", Function(overlay)),
 ];
+
+/// Jobs without a short form.
+const LONG: [&str; 2] = ["python-tests", "postgres"];
 
 /// How the exercisers of one file are mounted, each with its name. Compression is forced: a file
 /// whose data once did not shrink is written as it is from then on, and soon nothing would be
@@ -218,6 +201,10 @@ pub fn main(args: &Args) -> Result<()> {
     for one in jobs() {
         let name = &one.name;
         if args.only.as_ref().is_some_and(|only| !name.contains(only.as_str())) || need::tool(one.tool).is_none() {
+            continue;
+        }
+        if args.small && LONG.contains(&name.as_str()) {
+            println!("{name}: has no short form");
             continue;
         }
         if args.kernel && one.options == NO_LOOP {
@@ -345,6 +332,53 @@ umount merged; mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir
 fn overlay(site: &mut Site<'_>, _: &Args) -> Result<()> {
     match need::kernel_fs("overlay") {
         Some(()) => shell(site.path(), OVERLAY).map(drop),
+        None => Ok(()),
+    }
+}
+
+/// What Python's own tests do with files; those that the kernel's btrfs passes as root.
+const PYTHON_TESTS: &str = "
+mkdir t; TMPDIR=$PWD/t python3 -m test -w test_asyncio.test_sendfile test_bufio test_bz2 test_dbm test_dbm_dumb \\
+  test_fcntl test_file test_filecmp test_fileio test_genericpath test_glob test_gzip test_import test_importlib \\
+  test_io test_ioctl test_largefile test_linecache test_logging test_lzma test_mailbox test_mmap test_os \\
+  test_pathlib test_posix test_posixpath test_shelve test_shutil test_sqlite3 test_stat test_subprocess \\
+  test_tarfile test_tempfile test_unicode_file test_unicode_file_functions test_zipapp test_zipfile \\
+  test_zipimport > log 2>&1 || { cat log; exit 1; }";
+
+fn python_tests(site: &mut Site<'_>, _: &Args) -> Result<()> {
+    let have = run_in(site.path(), "python3", &["-c", "import test.test_os"]).is_ok();
+    match need::require(have, "the tests of Python (Debian: libpython3-testsuite)") {
+        Some(()) => shell(site.path(), PYTHON_TESTS).map(drop),
+        None => Ok(()),
+    }
+}
+
+/// PostgreSQL, killed three times in the middle of pgbench: what it recovers adds up, and its own
+/// checkers find nothing. `$BIN`: where its programs are.
+const POSTGRES: &str = "
+sockets=$(mktemp -d); chown postgres \"$sockets\"; trap 'rm -rf \"$sockets\"' EXIT
+pg() { su postgres -s /bin/sh -c \"PATH='$BIN':\\$PATH PGHOST=$sockets; export PATH PGHOST; cd '$PWD'; $*\"; }
+start() {
+  rm -f db/postmaster.pid \"$sockets\"/.s*
+  pg \"pg_ctl -w -D db -o '-k $sockets -c listen_addresses=' -l db/log start\" >> log
+}
+mkdir db; chown postgres db; chmod 700 db; pg 'initdb -k -D db' > log
+start; pg 'createdb b; pgbench -i -q -s 5 b' >> log 2>&1
+for round in 1 2 3; do
+  pg 'pgbench -c 8 -j 2 -T 6 b' >> log 2>&1 & sleep 3
+  kill -9 $(head -n 1 db/postmaster.pid); wait || true; sleep 1; start
+  sums='select count(*), sum(abalance) = (select sum(tbalance) from pgbench_tellers) from pgbench_accounts'
+  [ \"$(pg \"psql -Atc '$sums' b\")\" = '500000|t' ]
+done
+pg \"psql -qc 'create extension amcheck' b && pg_amcheck --heapallindexed b && pg_ctl -D db -m fast stop\" >> log
+pg 'pg_checksums -D db --check'";
+
+fn postgres(site: &mut Site<'_>, _: &Args) -> Result<()> {
+    let installed = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let newest = installed.map(|version| version.path().join("bin")).max();
+    need::require(newest.is_some(), "PostgreSQL (Debian: postgresql)");
+    match newest {
+        Some(bin) => shell(site.path(), &format!("BIN='{}'\n{POSTGRES}", bin.display())).map(drop),
         None => Ok(()),
     }
 }

@@ -331,7 +331,7 @@ fn ours(subcommand: &str) -> Command {
 /// Peak memory of the process that has this image mounted.
 fn peak_bytes(image: &Path) -> Result<u64> {
     let image = image.display().to_string();
-    let ours = run::released("cowshed");
+    let ours = run::released("cowshed").canonicalize()?;
     let mut youngest = None;
     for process in std::fs::read_dir("/proc")? {
         let process = process?.path();
@@ -340,11 +340,9 @@ fn peak_bytes(image: &Path) -> Result<u64> {
         let (Ok(command), Ok(stat), Ok(status)) = (read("cmdline"), read("stat"), read("status")) else {
             continue;
         };
-        let mut words = command.split('\0');
-        let is_ours = words
-            .next()
-            .is_some_and(|name| Path::new(name).file_name() == ours.file_name());
-        if is_ours && words.any(|word| word == image) {
+        // A server has the name `cowshed`, whatever that of its file is.
+        let is_ours = std::fs::read_link(process.join("exe")).is_ok_and(|program| program == ours);
+        if is_ours && command.split('\0').any(|word| word == image) {
             // The process of the mount before may not be gone yet.
             let started = started_ticks(&stat).context("no start time")?;
             youngest = youngest.max(Some((started, status)));

@@ -146,8 +146,8 @@ impl Joins {
         })
     }
 
-    /// Joins `piece` to the one before, if one of them is new and they belong together. Of the old
-    /// leaf's items only those are looked at that stand alone: [`LeafPacker::push_old`].
+    /// Joins `piece` to the one before, if one of them is new and they belong together. A run of
+    /// several old items is never joined: [`LeafPacker::push_old`] cuts off those that may be.
     fn join(&self, old: &TreeBlock, before: &mut Piece<'_>, piece: &Piece<'_>) -> bool {
         let is_new = [&*before, piece]
             .iter()
@@ -653,8 +653,9 @@ impl<'b> LeafPacker<'b> {
         Ok(false)
     }
 
-    /// Items of the old leaf that follow each other. Where items are joined, the first ones go one
-    /// by one, as long as they are joined to what came before, and the last one for what comes.
+    /// Adds items of the old leaf that follow each other. In a tree whose items are joined, the
+    /// first ones are added one by one as long as each is joined to what came before, and the last
+    /// one by itself, so that a new item can be joined to it.
     fn push_old(&mut self, merger: &mut Merger<'_>, mut slots: Range<usize>) -> Result<()> {
         if merger.joins.is_some() {
             while let Some(slot) = slots.next()

@@ -79,6 +79,8 @@ fn each_mount_option_is_an_entry_of_the_manual_page() {
 /// `scripts/install.sh` with the program under test.
 #[test]
 fn the_installed_program_is_stripped_and_runs() {
+    // Of a build without optimisation.
+    const BYTES_MAX: u64 = 24 << 20;
     for tool in ["strip", "readelf", "bash"] {
         let Some(()) = need::tool(tool) else { return };
     }
@@ -100,9 +102,8 @@ fn the_installed_program_is_stripped_and_runs() {
         assert!(!sections.contains(section), "{section} in {sections}");
         assert!(before.contains(section), "the one that was built keeps {section}");
     }
-    let bytes_of = |path: &std::path::Path| std::fs::metadata(path).unwrap().len();
-    let (bytes, before) = (bytes_of(&program), bytes_of(COWSHED.as_ref()));
-    assert!(bytes < before / 2, "{bytes} of {before}");
+    let bytes = std::fs::metadata(&program).unwrap().len();
+    assert!(bytes < BYTES_MAX, "{bytes}");
     let version = cowshed_harness::run(program.to_str().unwrap(), &["--version"]).unwrap();
     assert!(version.starts_with("cowshed "), "{version}");
     assert!(dir.path().join("share/man/man1/cowshed-mount.1").exists());

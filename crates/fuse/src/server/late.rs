@@ -30,7 +30,8 @@ pub trait Post {
 
     /// Sends the reply to the request at hand.
     fn sender(&self) -> SendLate;
-    /// The worker is going to be busy with others' requests, or asleep.
+    /// The worker is going to write the log, or to sleep. Called again before each further write of
+    /// the log, which is for requests of others.
     fn will_wait(&self);
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use cowshed_harness::progs::is_of_another_device;
 use cowshed_harness::{KernelVolume, shell};
 
 use super::{Answer, At, can_compare, fresh, ours, stock, text, with_own_mount};
@@ -366,12 +367,10 @@ fn images_are_dumped_and_checked_as_by_the_stock_command() {
         };
         let is_kept = |line: &&str| !is_own(line) && !is_bar(line);
         let kept = |text: &str| text.lines().filter(is_kept).collect::<Vec<_>>().join("\n");
-        // Steps of the stock checker, notes of ours, and loop devices that tests beside this one let
-        // go while the stock command looked at all of them.
-        let aside = ["[", "note: ", "ERROR: cannot scan /dev/loop"];
+        // Steps of the stock checker, notes of ours, and what tests beside this one cause.
         let steps = |text: &str| {
             text.lines()
-                .filter(|line| !aside.iter().any(|aside| line.starts_with(aside)))
+                .filter(|line| !line.starts_with('[') && !line.starts_with("note: ") && !is_of_another_device(line))
                 .collect::<Vec<_>>()
                 .join("\n")
         };

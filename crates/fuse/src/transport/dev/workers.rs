@@ -11,14 +11,14 @@
 //! request, also where another one is looking for it or would be back at once; these wake-ups, for
 //! nothing, used to cost more than serving the requests. The kernel does not see resting workers.
 //!
-//! No worker waits while a request of a lone caller is served, the log of its fsync written: that
-//! caller has nothing else to ask. The serving worker calls another one where this could be wrong:
-//! before it serves a request of a kind that lately took long (much longer, where one thread alone
-//! calls), before it writes the log for others, and when it finds one request after the other
-//! queued already, as the kernel's own writes of a page cache are. Large reads have a rule of their own
-//! ([`crate::transport::streams`]). A guard thread does so where no worker has come back to the
-//! queue for a while (a request that unexpectedly waits for a device), so that a stuck worker holds
-//! up the others for [`GUARD_TICK`] twice at most.
+//! No worker waits while a request of a lone caller is served, nor while the log is written for its
+//! fsync: that caller has nothing else to ask. The serving worker calls another one where this
+//! could be wrong: before it serves a request of a kind that lately took long (much longer, where
+//! one thread alone calls), before it writes the log for requests of others, and when it finds one
+//! request after the other queued already, as Linux sends the dirty pages of a mapping. Large reads
+//! have a rule of their own ([`crate::transport::streams`]). A guard thread calls a worker where
+//! none has come back to the queue for a while (a request that unexpectedly waits for a device), so
+//! that a stuck worker holds up the others for [`GUARD_TICK`] twice at most.
 //!
 //! The reply to an fsync may be sent by another worker: the leader, which writes the log for all
 //! waiting requests ([`Post`]).
@@ -432,8 +432,7 @@ impl Worker<'_> {
         let started = Instant::now();
         let desk = Desk {
             worker: self,
-            is_for_one,
-            kept_since: Cell::new(None),
+            kept: Kept::new(is_for_one),
         };
         let is_awaited = !Opcode::is_forget(header_of(request).opcode);
         let _turn = self.server.in_flight().take(self.index, is_awaited);
@@ -445,7 +444,7 @@ impl Worker<'_> {
             send(&self.device.sender(), &reply);
         }
         Took {
-            until_kept: desk.kept_since.get().map_or(took, |since| since - started),
+            until_kept: desk.kept.since.get().map_or(took, |since| since - started),
             in_all: took,
         }
     }
@@ -482,8 +481,34 @@ fn header_of(request: &[u8]) -> InHeader {
 /// A worker with a request at hand.
 struct Desk<'a> {
     worker: &'a Worker<'a>,
+    kept: Kept,
+}
+
+/// Whether the file system keeps a worker, as for writing the log.
+#[derive(Debug)]
+struct Kept {
+    /// As for [`Worker::answer`].
     is_for_one: bool,
-    kept_since: Cell<Option<Instant>>,
+    since: Cell<Option<Instant>>,
+}
+
+impl Kept {
+    fn new(is_for_one: bool) -> Kept {
+        Kept {
+            is_for_one,
+            since: Cell::new(None),
+        }
+    }
+
+    /// The worker is kept. True: another one is to wait for requests. For a lone caller none is,
+    /// but from the second time on it is for requests of others.
+    fn note(&self) -> bool {
+        let is_again = self.since.get().is_some();
+        if !is_again {
+            self.since.set(Some(Instant::now()));
+        }
+        is_again || !self.is_for_one
+    }
 }
 
 impl Post for Desk<'_> {
@@ -493,12 +518,7 @@ impl Post for Desk<'_> {
     }
 
     fn will_wait(&self) {
-        let is_kept = self.kept_since.get().is_some();
-        if !is_kept {
-            self.kept_since.set(Some(Instant::now()));
-        }
-        // The second time it is for others' requests.
-        if is_kept || !self.is_for_one {
+        if self.kept.note() {
             self.worker.crew.call_one();
         }
     }
@@ -582,6 +602,17 @@ mod tests {
         assert!(lone.note(7), "and does not end its run");
         assert!(!lone.note(8), "two threads call");
         assert!(!lone.note(7));
+    }
+
+    #[test]
+    fn the_log_is_written_without_another_worker_for_a_lone_caller_alone() {
+        let (lone, one_of_many) = (Kept::new(true), Kept::new(false));
+        assert!(lone.since.get().is_none());
+        assert!(!lone.note(), "its own request");
+        let since = lone.since.get();
+        assert!(since.is_some() && lone.note(), "requests of others");
+        assert_eq!(lone.since.get(), since, "the first time counts");
+        assert!(one_of_many.note());
     }
 
     fn took(until_kept: Duration, in_all: Duration) -> Took {
