@@ -78,6 +78,9 @@ pub fn make_with(
         .collect();
     let mut options = MkfsOptions::new(uuid);
     options.nodesize_bytes = Some(nodesize_bytes);
+    if !cowshed_harness::kernel::has_block_group_tree() {
+        options.features.block_group_tree = Some(false);
+    }
     let subvolume = |(parent, name): &(TreeId, &str)| NewSubvolume {
         parent: *parent,
         name: name.as_bytes().to_vec(),

@@ -8,6 +8,7 @@
 //! - [`Keep`]: images of failures, kept to be looked at.
 //! - [`LoopDevice`], [`KernelMount`], [`progs`]: the kernel and btrfs-progs, cleaned up when the
 //!   value goes.
+//! - [`kernel`]: which kernel this is, and what it has.
 //! - [`KernelVolume`]: a scratch volume on n images, made by mkfs.btrfs or from memory, to mount
 //!   and check.
 //! - [`UringOn`]: FUSE over io_uring, allowed for a time.
@@ -18,6 +19,7 @@
 //! This crate is for tests; it prints, and it panics when a test leaves something behind.
 
 mod keep;
+pub mod kernel;
 mod kernel_log;
 pub mod limit;
 mod loop_device;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use btrfs_check::CheckOptions;
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
-use cowshed_harness::{KernelVolume, VolumeOptions, limit, progs};
+use cowshed_harness::{KernelVolume, VolumeOptions, kernel, limit, progs};
 use tempfile::TempDir;
 
 /// The binary that cargo built beside this one, or what `COWSHED_BIN` names.
@@ -58,7 +58,8 @@ pub fn made(size_bytes: u64) -> Result<KernelVolume> {
         ..VolumeOptions::default()
     })?;
     let image = volume.image().display().to_string();
-    run_in(Path::new("/"), binary()?, &["mkfs", "-q", "-f", &image])?;
+    let mkfs = [&["mkfs", "-q", "-f"][..], kernel::mkfs_options(), &[&image]].concat();
+    run_in(Path::new("/"), binary()?, &mkfs)?;
     Ok(volume)
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use cowshed_harness::{KernelVolume, Transport, VolumeOptions, need};
+use cowshed_harness::{KernelVolume, Transport, VolumeOptions, kernel, need};
 use serde_json::Value;
 
 use crate::cowshed::{binary, judge, run_in, shell};
@@ -249,7 +249,8 @@ fn job(job: &Job, args: &Args, transport: &Transport) -> Result<()> {
         return site.unmount();
     }
     let image = volume.image().display().to_string();
-    run_in(Path::new("/"), binary()?, &["mkfs", "-q", "-f", &image])?;
+    let mkfs = [&["mkfs", "-q", "-f"][..], kernel::mkfs_options(), &[&image]].concat();
+    run_in(Path::new("/"), binary()?, &mkfs)?;
     let options = match job.options {
         "" => "suid,dev".to_owned(),
         more => format!("suid,dev,{more}"),

@@ -25,6 +25,7 @@ use cowshed_harness::{Keep, need};
 
 pub use focus::Focus;
 use host::Host;
+use load::Able;
 pub use seen::Seen;
 
 /// What is run.
@@ -75,12 +76,14 @@ pub fn run(config: &Config) -> Result<Seen> {
 /// The same; what was seen before an error is in `seen`, too.
 pub fn run_into(config: &Config, seen: &mut Seen) -> Result<()> {
     let host = Host::new()?;
+    let able = Able::find()?;
     let keep = Keep::new(config.keep.clone());
     let mut round = 0;
     while seen.images < config.count {
         let seed = config.seed + round;
         let mut rng = Rng::new(seed.wrapping_mul(0x1_0001));
-        let images = load::round(&host, &mut rng, config.focus).with_context(|| format!("load of seed {seed}"))?;
+        let images =
+            load::round(&host, &able, &mut rng, config.focus).with_context(|| format!("load of seed {seed}"))?;
         for (number, image) in images.iter().enumerate() {
             if seen.images >= config.count {
                 break;

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use cowshed_device_sim::Rng;
+use cowshed_harness::kernel::kernel_version;
 use cowshed_harness::{KernelMount, LoopDevice, clone_range, run};
 use rustix::fs::{FallocateFlags, XattrFlags, fallocate, setxattr};
 
@@ -20,34 +21,125 @@ const WORKERS: u64 = 4;
 const FILES: u64 = 24;
 const OPEN_MAX: usize = 6;
 
-/// Options of mkfs.xfs, and whether bits are set that it does not know.
-const KINDS: &[(&str, bool)] = &[
-    ("-m rmapbt=1,reflink=1 -i nrext64=1", false),
-    ("-m rmapbt=1,reflink=1", true),
-    ("-m rmapbt=0,reflink=1", false),
-    ("-b size=1k -m rmapbt=1,reflink=1 -n size=4k", false),
-    (
+/// A kind of volume.
+#[derive(Debug)]
+struct Kind {
+    /// Options of mkfs.xfs.
+    options: &'static str,
+    /// Bits are set that an older mkfs.xfs does not know.
+    is_new: bool,
+    /// Not every kernel has it.
+    since: Since,
+}
+
+/// Which kernels mount a kind of volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Since {
+    /// Those from this version on.
+    Version(u32, u32),
+    /// Those that are built with version 4 of the format.
+    V4,
+}
+
+const ANY: Since = Since::Version(5, 10);
+/// Counts of extents of 64 bits.
+const NREXT64: Since = Since::Version(5, 19);
+/// Exchanges and parent pointers.
+const NEW_BITS: Since = Since::Version(6, 10);
+
+const fn kind(options: &'static str, is_new: bool, since: Since) -> Kind {
+    Kind { options, is_new, since }
+}
+
+const KINDS: &[Kind] = &[
+    kind("-m rmapbt=1,reflink=1 -i nrext64=1", false, NREXT64),
+    kind("-m rmapbt=1,reflink=1", true, NEW_BITS),
+    kind("-m rmapbt=0,reflink=1", false, ANY),
+    kind("-b size=1k -m rmapbt=1,reflink=1 -n size=4k", false, ANY),
+    kind(
         "-m rmapbt=0,reflink=0,finobt=0,bigtime=0,inobtcount=0 -i sparse=0",
         false,
+        ANY,
     ),
-    ("-m rmapbt=1,reflink=1 -i size=1024 -n size=16k", true),
-    ("-m rmapbt=1,reflink=1 -l su=32k", false),
-    ("-m rmapbt=0,reflink=1 -b size=1k", true),
-    ("-m rmapbt=1,reflink=1 -b size=1k", true),
+    kind("-m rmapbt=1,reflink=1 -i size=1024 -n size=16k", true, NEW_BITS),
+    kind("-m rmapbt=1,reflink=1 -l su=32k", false, ANY),
+    kind("-m rmapbt=0,reflink=1 -b size=1k", true, NEW_BITS),
+    kind("-m rmapbt=1,reflink=1 -b size=1k", true, NEW_BITS),
+    kind("-m crc=0,finobt=0,rmapbt=0,reflink=0", false, Since::V4),
+    kind(
+        "-m crc=0,finobt=0,rmapbt=0,reflink=0 -b size=1k -n size=4k",
+        false,
+        Since::V4,
+    ),
 ];
+
+/// What the running kernel can do with XFS.
+#[derive(Debug)]
+pub struct Able {
+    version: (u32, u32),
+    /// Volumes of version 4.
+    v4: bool,
+    quotas: bool,
+}
+
+impl Able {
+    pub fn find() -> Result<Able> {
+        Ok(Able {
+            version: kernel_version(),
+            v4: mounts_v4()?,
+            quotas: Path::new("/proc/fs/xfs/xqmstat").exists(),
+        })
+    }
+
+    fn mounts(&self, kind: &Kind) -> bool {
+        match kind.since {
+            Since::V4 => self.v4,
+            Since::Version(major, minor) => self.version >= (major, minor),
+        }
+    }
+
+    fn options(&self, focus: Focus) -> Vec<&'static Kind> {
+        let fits = |kind: &&Kind| {
+            self.mounts(kind)
+                && (kind.is_new || !focus.needs_new_bits())
+                && (kind.options.contains("reflink=1") || !focus.needs_reflink())
+                && (kind.options.contains("size=1k") || !focus.needs_small_blocks())
+        };
+        KINDS.iter().filter(fits).collect()
+    }
+}
+
+/// Is the kernel built with version 4? It is asked.
+fn mounts_v4() -> Result<bool> {
+    let dir = tempfile::tempdir_in("/dev/shm")?;
+    let image = dir.path().join("v4");
+    File::create(&image)?.set_len(64 << 20)?;
+    let mkfs = "mkfs.xfs -q --unsupported -m crc=0,finobt=0,rmapbt=0,reflink=0";
+    run("bash", &["-ec", &format!("{mkfs} {}", image.display())])?;
+    let device = LoopDevice::attach(&image)?;
+    match KernelMount::new("xfs", &[device.path()], dir.path(), "") {
+        Ok(mount) => mount.unmount().map(|()| true),
+        Err(_) => Ok(false),
+    }
+}
 
 /// Makes a volume, works on it, and gives its images: some in flight, the last one after the
 /// shutdown.
-pub fn round(host: &Host, rng: &mut Rng, focus: Option<Focus>) -> Result<Vec<PathBuf>> {
+pub fn round(host: &Host, able: &Able, rng: &mut Rng, focus: Option<Focus>) -> Result<Vec<PathBuf>> {
     let image = host.path("image");
-    let focus = focus.unwrap_or_else(|| Focus::random(rng));
-    let fits = |(options, is_new): &&(&str, bool)| {
-        (*is_new || !focus.needs_new_bits())
-            && (!options.contains("reflink=0") || !focus.needs_reflink())
-            && (options.contains("size=1k") || !focus.needs_small_blocks())
+    let focus = match focus {
+        Some(focus) => focus,
+        None => std::iter::repeat_with(|| Focus::random(rng))
+            .find(|focus| !able.options(*focus).is_empty())
+            .expect("an endless iterator"),
     };
-    let kinds: Vec<_> = KINDS.iter().filter(fits).collect();
-    let (options, is_new) = *kinds[rng.index(kinds.len())];
+    let kinds = able.options(focus);
+    ensure!(
+        !kinds.is_empty(),
+        "Linux {:?} has nothing for the load {focus:?}",
+        able.version
+    );
+    let Kind { options, is_new, .. } = *kinds[rng.index(kinds.len())];
     let log_mib = [16, 20, 32][rng.index(3)];
     let mkfs = format!("mkfs.xfs -q -f --unsupported -d size=160m,agcount=4 -l size={log_mib}m {options}");
     File::create(&image)?.set_len(160 << 20)?;
@@ -58,7 +150,12 @@ pub fn round(host: &Host, rng: &mut Rng, focus: Option<Focus>) -> Result<Vec<Pat
     let device = LoopDevice::attach(&image)?;
     // Buffers of other sizes make records of other sizes.
     let buffers = ["logbsize=32k", "logbsize=256k", "logbsize=64k,logbufs=2"][rng.index(3)];
-    let mount = KernelMount::new("xfs", &[device.path()], &host.mountpoint, buffers)?;
+    let mut mount_options = buffers.to_owned();
+    if able.quotas && rng.one_in(2) {
+        mount_options += ",uquota,gquota";
+        mount_options += if options.contains("crc=0") { "" } else { ",pquota" };
+    }
+    let mount = KernelMount::new("xfs", &[device.path()], &host.mountpoint, &mount_options)?;
     // Half of the rounds leave no unlinked files, whose freeing need not give the same blocks.
     let holds = rng.one_in(2);
     let (copies, pause) = if focus == Focus::Mixed {

@@ -18,6 +18,7 @@ use super::build::{self, Compress, InodeFlags};
 #[command(after_help = "\
 Profiles: single, dup, raid0, raid1, raid1c3, raid1c4, raid10. Checksums: crc32c, xxhash, sha256, blake2.
 Features: mixed-bg, extref, skinny-metadata, no-holes, free-space-tree, block-group-tree; ^NAME turns one off.
+Linux before 6.1 can only read a volume with a block-group-tree: -O ^block-group-tree.
 A TARGET that does not exist is made as a sparse file of the size that -b gives.")]
 pub struct MkfsArgs {
     /// Image files or block devices
