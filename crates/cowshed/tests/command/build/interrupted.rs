@@ -37,8 +37,10 @@ const TRIES_MAX: usize = 20;
 /// Sends a signal to a command that writes its output. The exit code with which it ended, or none
 /// where it was the signal; `None` where it had ended before.
 fn interrupt(dir: &Path, line: &str, signal: Signal) -> Option<Option<i32>> {
-    let mut command = Command::new(COWSHED);
+    // Whoever ran the tests may ignore SIGHUP, as nohup does, and programs inherit it.
+    let mut command = Command::new("env");
     command
+        .args(["--default-signal=HUP", COWSHED])
         .args(line.split_whitespace())
         .current_dir(dir)
         .stdin(Stdio::null());
