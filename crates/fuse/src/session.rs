@@ -8,7 +8,7 @@
 //! out by reading.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -149,17 +149,26 @@ pub enum SessionError {
 
 /// Unmounts a session from any thread.
 #[derive(Clone, Debug)]
-pub struct Unmounter(Mountpoint);
+pub struct Unmounter {
+    mountpoint: Mountpoint,
+    device: Weak<Device>,
+}
 
 impl Unmounter {
     /// Unmounts; see [`Mountpoint::unmount`]. The session's `run` returns when all is done.
     pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
-        self.0.unmount(lazy)
+        self.mountpoint.unmount(lazy)
     }
 
     /// What is unmounted.
     pub fn mountpoint(&self) -> &Mountpoint {
-        &self.0
+        &self.mountpoint
+    }
+
+    /// Nothing comes from the kernel any more, whoever unmounted or aborted it: the session's `run`
+    /// returns soon, or has returned.
+    pub fn is_over(&self) -> bool {
+        self.device.upgrade().is_none_or(|device| !device.is_connected())
     }
 }
 
@@ -293,7 +302,10 @@ impl Session {
 
     /// A handle to unmount with, from any thread.
     pub fn unmounter(&self) -> Unmounter {
-        Unmounter(self.mountpoint.clone())
+        Unmounter {
+            mountpoint: self.mountpoint.clone(),
+            device: self.notify_device.as_ref().map(Arc::downgrade).unwrap_or_default(),
+        }
     }
 
     /// A sender of notifications.

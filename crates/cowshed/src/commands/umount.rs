@@ -57,9 +57,12 @@ fn one(mountpoint: &Path, lazy: bool) -> Result<()> {
         false => sync_what_answers(&mountpoint),
     };
     let unmounted = Mountpoint::existing(mountpoint).unmount(lazy).map_err(Into::into);
-    let ended = match lazy || entry.is_read_only {
-        true => unmounted,
-        false => unmounted.and_then(|()| wait_for_process(&entry, backing.as_deref())),
+    let ended = match (lazy, entry.is_read_only) {
+        (true, _) => unmounted,
+        (false, true) => {
+            unmounted.map(|()| wait_for_session(backing.as_deref().unwrap_or(&entry.source), &entry.number))
+        }
+        (false, false) => unmounted.and_then(|()| wait_for_process(&entry, backing.as_deref())),
     };
     match (synced, ended) {
         (Err(lost), Ok(())) => Err(lost).context("unmounted, but not everything could be written"),
@@ -93,6 +96,16 @@ fn wait_for_process(entry: &Mount, backing: Option<&Path>) -> Result<()> {
         wait_until_free(source, number)?;
     }
     Ok(())
+}
+
+/// Waits until no process says that it serves the mount whose device had this number. Others may
+/// have the volume open for reading, too, so that nothing else can be waited for.
+fn wait_for_session(image: &Path, number: &str) {
+    let started = Instant::now();
+    let is_served = || join::sessions(image).is_some_and(|served| served.iter().any(|other| other == number));
+    while started.elapsed() < WAIT_MAX && is_served() {
+        std::thread::sleep(WAIT_STEP);
+    }
 }
 
 /// Waits until no process holds the volume: the mount's process is gone, and its data is on disk.

@@ -81,13 +81,14 @@ impl Drop for Listener {
 
 /// A session that is served.
 struct Running {
-    number: u64,
+    seat: u64,
     unmounter: Unmounter,
 }
 
 #[derive(Default)]
 struct State {
     running: Vec<Running>,
+    /// The number of the next seat.
     next: u64,
     /// Sessions that are running, those that are being made, and streams that are received.
     count: usize,
@@ -122,14 +123,18 @@ pub struct Sessions {
 }
 
 /// A session that is being made, or runs; or a stream that is received.
-pub struct Seat<'a>(&'a Sessions);
+pub struct Seat<'a> {
+    sessions: &'a Sessions,
+    number: u64,
+}
 
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
+        let mut state = self.sessions.lock();
+        state.running.retain(|running| running.seat != self.number);
         state.count -= 1;
         state.is_ending |= state.count == 0;
-        self.0.changed.notify_all();
+        self.sessions.changed.notify_all();
     }
 }
 
@@ -157,7 +162,18 @@ impl Sessions {
             return None;
         }
         state.count += 1;
-        Some(Seat(self))
+        let number = state.next;
+        state.next += 1;
+        Some(Seat { sessions: self, number })
+    }
+
+    /// Returns when those sessions have ended whose mounts are gone: they do not count for a mount
+    /// that is asked for now. umount(2) returns before.
+    fn wait_for_unmounted(&self) {
+        let mut state = self.lock();
+        while state.running.iter().any(|running| running.unmounter.is_over()) {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// No mount is left, or none shall be: nothing more is received.
@@ -170,22 +186,17 @@ impl Sessions {
     ///
     /// # Errors
     /// What ended it before its time.
-    pub fn run(&self, session: Session, ready: impl FnOnce() -> Result<()>) -> Result<()> {
-        let number = {
-            let mut state = self.lock();
-            let number = state.next;
-            state.next += 1;
-            let unmounter = session.unmounter();
-            state.running.push(Running { number, unmounter });
-            number
-        };
+    pub fn run(&self, seat: &Seat<'_>, session: Session, ready: impl FnOnce() -> Result<()>) -> Result<()> {
+        let unmounter = session.unmounter();
+        self.lock().running.push(Running {
+            seat: seat.number,
+            unmounter,
+        });
         // A caller that is gone does not end what it has mounted.
         if let Err(error) = ready() {
             tracing::warn!("{error:#}");
         }
-        let served = session.run();
-        self.lock().running.retain(|running| running.number != number);
-        served.context("serving the mount")
+        session.run().context("serving the mount")
     }
 
     /// Returns when the last session has ended.
@@ -258,6 +269,7 @@ impl Sessions {
                 Ok(connection.send(&Answer::Sessions(numbers), None)?)
             }
             Some((Request::Mount(request), _)) => {
+                self.wait_for_unmounted();
                 let Some(seat) = self.seat() else {
                     connection.send(&Answer::Ended, None)?;
                     // The connection is closed by the end of the process.
@@ -265,9 +277,7 @@ impl Sessions {
                     return Ok(());
                 };
                 tracing::info!("process {process} of user {user} mounts, too: {:?}", request.options);
-                let served = self.mount(connection, &request);
-                drop(seat);
-                served
+                self.mount(&seat, connection, &request)
             }
             Some((Request::Receive(request), Some(input))) => {
                 let Some(seat) = self.seat() else {
@@ -316,7 +326,7 @@ impl Sessions {
     }
 
     /// Serves one further mount from its request to its end.
-    fn mount(&self, connection: &Connection, request: &MountRequest) -> Result<()> {
+    fn mount(&self, seat: &Seat<'_>, connection: &Connection, request: &MountRequest) -> Result<()> {
         let (view, options) = match self.prepare(request) {
             Ok(prepared) => prepared,
             Err(refused) => return Ok(connection.send(&Answer::Refused(format!("{refused:#}")), None)?),
@@ -324,7 +334,7 @@ impl Sessions {
         // From here on the view has to be destroyed: it may be the last one.
         let session = self.adopt(connection, &view, &options);
         let session = session.inspect_err(|_| view.destroy())?;
-        self.run(session, || Ok(connection.send(&Answer::Ready, None)?))
+        self.run(seat, session, || Ok(connection.send(&Answer::Ready, None)?))
     }
 
     /// Makes the view. Errors are told to the user.

@@ -125,6 +125,52 @@ fn two_subvolumes_are_served_by_one_process_until_the_last_umount() {
     }
 }
 
+/// A process that does not run while this lives.
+struct Stopped(u32);
+
+impl Stopped {
+    fn new(process: u32) -> Stopped {
+        cowshed_harness::run("kill", &["-STOP", &process.to_string()]).unwrap();
+        Stopped(process)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = cowshed_harness::run("kill", &["-CONT", &self.0.to_string()]);
+    }
+}
+
+/// umount(2) of a plain mount returns before its process knows.
+#[test]
+fn mount_right_after_umount_waits_for_the_end_of_the_one_before() {
+    let Some(()) = can_mount() else { return };
+    for (before, after) in [("ro", "rw"), ("commit=5", "commit=6"), ("rw", "ro")] {
+        let volume = Volume::new(1);
+        let dir = &volume.dirs[0];
+        volume.mount(&format!("noloop,{before}"), 0).ok();
+        let [process] = processes(volume.image())[..] else {
+            panic!("one process serves the mount")
+        };
+        let stopped = Stopped::new(process);
+        rustix::mount::unmount(dir, rustix::mount::UnmountFlags::empty()).unwrap();
+        std::thread::scope(|scope| {
+            let mounting = scope.spawn(|| volume.mount(&format!("noloop,{after}"), 0));
+            // It has asked by then, or asks later.
+            std::thread::sleep(Duration::from_millis(200));
+            drop(stopped);
+            mounting.join().unwrap().ok();
+        });
+        assert_eq!(
+            fs::write(dir.join("f"), b"f").is_ok(),
+            after != "ro",
+            "{before}, {after}"
+        );
+        unmount(dir);
+        volume.assert_clean();
+    }
+}
+
 #[test]
 fn plain_umount_of_one_of_two_mounts_leaves_the_other() {
     let Some(()) = can_mount() else { return };

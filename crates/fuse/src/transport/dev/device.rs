@@ -5,6 +5,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::proto::wire::{InHeader, MIN_READ_BUFFER_BYTES, OutHeader, WriteIn};
@@ -74,6 +75,15 @@ impl Device {
 
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+
+    /// The kernel has neither unmounted nor aborted what the device serves.
+    pub fn is_connected(&self) -> bool {
+        let mut fds = [PollFd::new(&*self.file, PollFlags::empty())];
+        match poll(&mut fds, Some(&Timespec::default())) {
+            Ok(_) => !fds[0].revents().contains(PollFlags::ERR),
+            Err(_) => true,
+        }
     }
 
     /// Prepares for [`Device::look`]. Not possible where devices cannot be cloned.
