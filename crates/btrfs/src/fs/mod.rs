@@ -4,6 +4,7 @@ mod account;
 mod atime;
 mod flags;
 mod handles;
+mod names;
 mod ops;
 mod readdir;
 mod root;
@@ -18,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use cowshed_vfs::{Attr, Context, Entry, Error as Errno, Handle, NodeId, StatFs};
+use cowshed_vfs::{Attr, Context, Error as Errno, Handle, NodeId, StatFs};
 
 pub use atime::AtimePolicy;
 pub use root::SubvolChoice;
@@ -183,19 +184,6 @@ impl Fs {
         Attr {
             ino: self.numbering.shown_of(inode),
             ..inode.vfs_attr()
-        }
-    }
-
-    /// An entry for an inode; counts one lookup.
-    fn entry(&self, inode: &Arc<Inode>) -> Entry {
-        self.mount.objects().views.add_lookup(self.member.id, inode);
-        let (tree, generation) = (inode.tree.id(), inode.attr_now().generation);
-        Entry {
-            node: self.numbering.node(inode),
-            generation: self.numbering.generation(tree, inode.ino, generation),
-            attr: self.attr(inode),
-            entry_valid: self.validity(),
-            attr_valid: self.validity(),
         }
     }
 }

@@ -288,17 +288,7 @@ impl FileSystem for Fs {
     }
 
     fn lookup(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> VfsResult<Lookup> {
-        let find = || {
-            let dir = self.inode(parent)?;
-            crate::access::check_dir(&dir)?;
-            self.caller(ctx).need(&dir, Access::EXEC)?;
-            dir::lookup(&self.mount, &dir, name)
-        };
-        match find() {
-            Ok(Some(inode)) => Ok(Lookup::Found(self.entry(&inode))),
-            Ok(None) => Ok(Lookup::Absent { valid: self.validity() }),
-            Err(error) => Err(errno("lookup", error)),
-        }
+        self.look_up(ctx, parent, name).map_err(|e| errno("lookup", e))
     }
 
     fn lookup_node(&self, _ctx: &Context, node: NodeId) -> VfsResult<Entry> {

@@ -97,9 +97,9 @@ impl Fs {
     /// `lookup` will say in full.
     pub(super) fn listed_entry(&self, dir: &Arc<Inode>, listed: &ListedEntry<'_>) -> Option<(Arc<Inode>, Entry)> {
         match dir::load_target(&self.mount, dir, listed.name, &listed.found) {
-            Ok(inode) => inode.map(|inode| {
-                let entry = self.entry(&inode);
-                (inode, entry)
+            Ok(inode) => inode.and_then(|inode| {
+                let entry = self.entry_unless_gone(&inode)?;
+                Some((inode, entry))
             }),
             Err(error) => {
                 super::errno("readdirplus", error);

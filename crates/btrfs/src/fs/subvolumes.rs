@@ -29,9 +29,6 @@ const DEPTH_MAX: usize = 4096;
 /// Bounded waits for what programs stored into mapped files: a second each. Linux may send it no
 /// sooner than this very call ends where all threads of the front end are taken by such calls.
 const STORES_SETTLE_MAX: usize = 10;
-/// Subvolumes with fewer inodes in memory are forgotten with their names. All inodes in memory, of
-/// other subvolumes, too, have to be looked at to find those of one.
-const MANY_INODES: usize = 1000;
 
 impl Subvolumes for Fs {
     fn create(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> VfsResult<()> {
@@ -40,7 +37,9 @@ impl Subvolumes for Fs {
             subvolumes::create(&self.mount, &checked(ctx), &self.inode(parent)?, name)
         };
         run().map_err(|e| errno("create a subvolume", e))?;
-        self.name_changed(parent, name);
+        if let Ok(dir) = self.inode(parent) {
+            self.name_came(&dir, name);
+        }
         Ok(())
     }
 
@@ -90,7 +89,9 @@ impl Subvolumes for Fs {
             subvolumes::snapshot(&self.mount, &checked(ctx), &source, (&dir, name), is_read_only)
         };
         run().map_err(|e| errno("snapshot", e))?;
-        self.name_changed(parent, name);
+        if let Ok(dir) = self.inode(parent) {
+            self.name_came(&dir, name);
+        }
         Ok(())
     }
 
@@ -286,35 +287,6 @@ impl Fs {
         match ctx.creds.is_privileged() || ctx.creds.uid == self.options.owner_uid {
             true => Ok(()),
             false => Err(Errno::NotPermitted),
-        }
-    }
-
-    fn name_changed(&self, parent: NodeId, name: &[u8]) {
-        if let Ok(dir) = self.inode(parent) {
-            self.name_changed_in(&dir, name);
-        }
-    }
-
-    pub(super) fn name_changed_in(&self, dir: &Arc<Inode>, name: &[u8]) {
-        if let Some(caches) = self.caches() {
-            caches.name_changed(self.numbering.node(dir), name);
-        }
-        for other in self.mount.objects().views.others_with(self.member.id, dir) {
-            other.name_changed(dir, name);
-        }
-    }
-
-    fn subvolume_gone(&self, dir: &Arc<Inode>, name: &[u8], gone: &Arc<Subvol>) {
-        // Each of its inodes that is in memory has a reference.
-        if Arc::strong_count(gone) < MANY_INODES {
-            return self.name_changed_in(dir, name);
-        }
-        if let Some(caches) = self.caches() {
-            let remembered = self.front.remembered(gone.id);
-            caches.subvolume_gone(self.numbering.node(dir), name, remembered);
-        }
-        for other in self.mount.objects().views.others_with(self.member.id, dir) {
-            other.subvolume_gone(dir, name, gone.id);
         }
     }
 

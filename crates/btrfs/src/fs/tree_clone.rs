@@ -29,7 +29,7 @@ impl Cloning {
     /// Front ends that remember the directory forget that it has not had these names.
     fn tell(&self, told: &Told) {
         for name in &told.names {
-            self.fs.name_changed_in(&told.dir, name);
+            self.fs.name_came(&told.dir, name);
         }
         if let Some(linked) = &told.linked
             && let Some(caches) = self.fs.caches()

@@ -1,7 +1,7 @@
 //! What a directory keeps in memory.
 
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use btrfs_format::ObjectId;
 
@@ -17,9 +17,20 @@ pub struct DirData {
     pub(crate) listing_end: AtomicU64,
     pub(crate) placeholder_parent: OnceLock<ObjectId>,
     pub(crate) filter: NameFilter,
+    /// A front end was told that a name is not here, and may remember it.
+    absence: AtomicBool,
 }
 
 impl DirData {
+    /// A front end will be told that a name is not here, and may remember that as long as it
+    /// remembers the directory.
+    pub(crate) fn note_absence(&self) {
+        self.absence.store(true, Ordering::SeqCst);
+    }
+    pub(crate) fn may_remember_absence(&self) -> bool {
+        self.absence.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn set_placeholder_parent(&self, parent: ObjectId) {
         let _ = self.placeholder_parent.set(parent);
     }

@@ -123,7 +123,11 @@ pub struct Subvol {
 
 impl Subvol {
     pub(crate) fn is_read_only(&self) -> bool {
-        self.read_only.load(Ordering::Acquire) || self.dead.load(Ordering::Acquire)
+        self.read_only.load(Ordering::Acquire) || self.is_dead()
+    }
+    /// Its name is gone.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
     }
 
     /// A number that no inode has had in this transaction: a log would lay the new one over what
