@@ -1,6 +1,5 @@
 //! The contract, method by method.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -532,22 +531,8 @@ impl FileSystem for Fs {
         cookie: u64,
         sink: DirPlusSink<'_>,
     ) -> VfsResult<()> {
-        let mut run = || {
-            let dir = self.inode(node)?;
-            self.begin_listing(&dir, cookie)?;
-            self.list(&dir, cookie, &mut |dirent, listed| {
-                let found = listed.and_then(|listed| self.listed_entry(&dir, listed));
-                let Some((inode, entry)) = found else {
-                    return sink(dirent, None);
-                };
-                let flow = sink(dirent, Some(&entry));
-                if flow == ControlFlow::Break(()) {
-                    self.give_back(&inode, 1);
-                }
-                flow
-            })
-        };
-        run().map_err(|e| errno("readdirplus", e))
+        self.list_with_entries(node, cookie, sink)
+            .map_err(|e| errno("readdirplus", e))
     }
 
     fn fsyncdir(&self, ctx: &Context, node: NodeId, handle: Handle, _data_only: bool) -> VfsResult<()> {

@@ -3,7 +3,8 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use cowshed_vfs::{DirEntry, Entry, Error as Errno, FileKind};
+use cowshed_vfs::fs::DirPlusSink;
+use cowshed_vfs::{DirEntry, Entry, Error as Errno, FileKind, NodeId};
 
 use super::Fs;
 use crate::dir::{self, ListedEntry, Target};
@@ -93,9 +94,25 @@ impl Fs {
         }
     }
 
-    /// The entry behind a listed name, looked up once; `None` where it cannot be read, which
-    /// `lookup` will say in full.
-    pub(super) fn listed_entry(&self, dir: &Arc<Inode>, listed: &ListedEntry<'_>) -> Option<(Arc<Inode>, Entry)> {
+    /// As [`Fs::list`], with the entry behind each name, looked up once.
+    pub(super) fn list_with_entries(&self, node: NodeId, cookie: u64, sink: DirPlusSink<'_>) -> Result<()> {
+        let dir = self.inode(node)?;
+        self.begin_listing(&dir, cookie)?;
+        self.list(&dir, cookie, &mut |dirent, listed| {
+            let found = listed.and_then(|listed| self.listed_entry(&dir, listed));
+            let Some((inode, entry)) = found else {
+                return sink(dirent, None);
+            };
+            let flow = sink(dirent, Some(&entry));
+            if flow == ControlFlow::Break(()) {
+                self.give_back(&inode, 1);
+            }
+            flow
+        })
+    }
+
+    /// `None` where it cannot be read, which `lookup` will say in full.
+    fn listed_entry(&self, dir: &Arc<Inode>, listed: &ListedEntry<'_>) -> Option<(Arc<Inode>, Entry)> {
         match dir::load_target(&self.mount, dir, listed.name, &listed.found) {
             Ok(inode) => inode.and_then(|inode| {
                 let entry = self.entry_unless_gone(&inode)?;
