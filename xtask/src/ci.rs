@@ -7,7 +7,7 @@ use clap::Args as ClapArgs;
 use cowshed_harness::need;
 
 use crate::run::SHARE_MAX;
-use crate::{arrows, engine_lints, failures, hunt, licenses, real, run};
+use crate::{arrows, engine_lints, failures, hunt, licenses, real, run, side_by_side};
 
 /// What hangs, in a mount or in the kernel, is cut and named. These are several times what a slow
 /// machine needs.
@@ -49,13 +49,7 @@ pub fn main(args: &Args) -> Result<()> {
         engine_lints::check()?;
     }
     run::build_tests(BUILD_MAX)?;
-    let mut tests = run::cargo(&["test", "--workspace", "--no-fail-fast"]);
-    if std::env::var_os("RUST_TEST_THREADS").is_none() {
-        // Tests of mounts and devices wait for a quarter of their time.
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        tests.env("RUST_TEST_THREADS", (2 * processors).to_string());
-    }
-    failures::run_tests_within(TESTS_MAX, "tests", &mut tests)?;
+    side_by_side::run(TESTS_MAX)?;
     over_io_uring()?;
     kernel_volumes()?;
     real::share()?;

@@ -2,8 +2,9 @@
 //! its last page is what a reader of CI sees first.
 
 use std::io::{BufRead, BufReader, PipeReader};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -19,7 +20,7 @@ pub fn run_tests_within(limit: Duration, title: &str, command: &mut Command) -> 
     println!("== {title}");
     let started = std::time::Instant::now();
     let (reader, writer) = std::io::pipe()?;
-    let ended = pass_on(reader);
+    let ended = read(reader, |line| println!("{line}"));
     let status = limit::status_within(command.stdout(writer), limit);
     // The command is the caller's and would hold the pipe open.
     command.stdout(Stdio::null());
@@ -32,15 +33,48 @@ pub fn run_tests_within(limit: Duration, title: &str, command: &mut Command) -> 
     bail!("{title} failed: {command:?}: {status}\n{}", report.join("\n"))
 }
 
-/// Prints all lines, and sends those about failures when the output ends.
-fn pass_on(reader: PipeReader) -> Receiver<Vec<String>> {
+/// What came of tests that ran beside others.
+pub struct Kept {
+    pub output: Vec<u8>,
+    /// Why they failed.
+    pub failed: Option<String>,
+}
+
+/// Runs tests, and keeps what they print.
+pub fn keep_output_within(limit: Duration, command: &mut Command) -> Kept {
+    let output = Arc::new(Mutex::new(Vec::new()));
+    let kept = output.clone();
+    let run = || -> Result<(ExitStatus, Vec<String>)> {
+        let (reader, writer) = std::io::pipe()?;
+        let ended = read(reader, move |line| {
+            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.extend_from_slice(line.as_bytes());
+            kept.push(b'\n');
+        });
+        command.stderr(writer.try_clone()?);
+        let status = limit::status_within(command.stdout(writer), limit);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let report = ended.recv_timeout(END_MAX).unwrap_or_default();
+        Ok((status?, report))
+    };
+    let failed = match run() {
+        Ok((status, _)) if status.success() => None,
+        Ok((status, report)) => Some(format!("{status}\n{}", report.join("\n"))),
+        Err(error) => Some(format!("{error:#}")),
+    };
+    let output = std::mem::take(&mut *output.lock().unwrap_or_else(PoisonError::into_inner));
+    Kept { output, failed }
+}
+
+/// Shows all lines, and sends those about failures when the output ends.
+fn read(reader: PipeReader, mut show: impl FnMut(&str) + Send + 'static) -> Receiver<Vec<String>> {
     let (send, receive) = channel();
     std::thread::spawn(move || {
         let mut report = Report::default();
         for line in BufReader::new(reader).split(b'\n') {
             let Ok(line) = line else { break };
             let line = String::from_utf8_lossy(&line);
-            println!("{line}");
+            show(&line);
             report.line(&line);
         }
         let _ = send.send(report.lines);
@@ -85,6 +119,22 @@ mod tests {
         let text = format!("{error:#}");
         let told = "\n---- b stdout ----\nthread 'b' panicked at x.rs:1:1:\nleft is not right";
         assert!(text.ends_with(told), "{text}");
+    }
+
+    #[test]
+    fn kept_output_has_all_that_was_printed_and_says_what_failed() {
+        let script = "echo one; echo two >&2; echo ---- b stdout ----; echo why; exit $0";
+        let run = |code: &str| {
+            let mut command = Command::new("sh");
+            keep_output_within(Duration::from_secs(60), command.args(["-c", script, code]))
+        };
+        let (passed, failed) = (run("0"), run("3"));
+        assert!(passed.failed.is_none());
+        let text = String::from_utf8(failed.output).unwrap();
+        assert_eq!(text, String::from_utf8(passed.output).unwrap());
+        assert!(["one\n", "two\n"].iter().all(|line| text.contains(line)), "{text}");
+        let why = failed.failed.unwrap();
+        assert!(why.ends_with("\n---- b stdout ----\nwhy"), "{why}");
     }
 
     #[test]

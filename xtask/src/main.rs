@@ -13,6 +13,7 @@ mod long;
 mod long_tests;
 mod real;
 mod run;
+mod side_by_side;
 mod sources;
 mod xfs;
 
