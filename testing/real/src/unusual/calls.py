@@ -9,6 +9,7 @@ import fcntl
 import mmap
 import os
 import resource
+import select
 import signal
 import socket
 import stat
@@ -433,9 +434,42 @@ for call in [
     case("another user", lambda: python(code))
 
 
+def whole_volume():
+    """What containers and watchers ask of a file system rather than of a file."""
+    file = opened("in epoll")
+    case("regular file in epoll", lambda: select.epoll().register(file, select.EPOLLIN))
+    os.close(file)
+    FREEZE, THAW = 0xC0045877, 0xC0045878
+    here = os.open(".", os.O_RDONLY)
+    case("freeze", lambda: fcntl.ioctl(here, FREEZE, 0) or fcntl.ioctl(here, THAW, 0))
+    SUBVOL = 0x8000
+    found = ctypes.create_string_buffer(256)
+    check(libc.syscall(332, here, b"", 0x1000, SUBVOL, found))
+    case("number of the subvolume by statx", lambda: bool(struct.unpack("I", found.raw[:4])[0] & SUBVOL))
+    # FAN_CLASS_NOTIF | FAN_REPORT_DFID_NAME
+    watch = check(libc.syscall(300, 0xC00, 0))
+    for what, target in ("directory", 0), ("volume", 0x100):
+        mark = lambda: check(libc.syscall(301, watch, 1 | target, ctypes.c_uint64(0x102), here, None))
+        case(f"watch of a {what} with file ids", mark)
+    os.close(watch)
+    child = subprocess.Popen(["unshare", "--user", "sleep", "60"])
+    while os.readlink(f"/proc/{child.pid}/ns/user") == os.readlink("/proc/self/ns/user"):
+        time.sleep(0.01)
+    for ids in "uid_map", "gid_map":
+        write(f"/proc/{child.pid}/{ids}", b"0 100000 65536")
+    users = os.open(f"/proc/{child.pid}/ns/user", os.O_RDONLY)
+    tree = check(libc.syscall(428, -100, b".", ctypes.c_uint(0x80001)))
+    attributes = struct.pack("QQQQ", 0x100000, 0, 0, users)
+    case("idmapped mount", lambda: check(libc.syscall(442, tree, b"", 0x1000, attributes, len(attributes))))
+    child.kill()
+    child.wait()
+    for file in tree, users, here:
+        os.close(file)
+
+
 for part in [
     locks, programs, mappings, attributes, names, directories, exchanges, unnamed, times, sizes, copies, special,
-    owners, limits, flags, another_user,
+    owners, limits, flags, whole_volume, another_user,
 ]:  # fmt: skip
     print(f"-- {part.__name__}")
     part()
