@@ -1,5 +1,5 @@
-//! All tests of the workspace, two test programs at a time. Tests of mounts and devices wait for
-//! other programs for half of their time, and the last tests of a program run alone.
+//! All tests of the workspace, most of their programs two at a time. Tests of mounts and devices
+//! wait for other programs for half of their time, and the last tests of a program run alone.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -15,31 +15,51 @@ use crate::{failures, run};
 
 /// At a time.
 const PROGRAMS: usize = 2;
-/// The target whose tests take longest: it begins first, so that it does not run alone at the end.
-const LONGEST: &str = "command";
+/// Targets that run alone, before the others: their tests make name spaces of mounts, in which the
+/// mounts of other tests would stay when those unmount them.
+const ALONE: &[&str] = &["command", "mounted"];
 
 /// A test program, or all tests of documentation.
 struct Program {
     title: String,
     command: Command,
+    is_alone: bool,
 }
 
 /// Runs them all. The output of each is printed when it ends; errors list what failed.
 pub fn run(limit: Duration) -> Result<()> {
     println!("== tests");
     let started = Instant::now();
-    let programs = Mutex::new(programs(limit)?);
     let failed = Mutex::new(Vec::new());
+    let (alone, others): (Vec<_>, Vec<_>) = programs(limit)?.into_iter().partition(|program| program.is_alone);
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    // Tests of mounts and devices wait for half of their time.
+    run_all(alone, 1, 3 * processors, limit, &failed);
+    run_all(others, PROGRAMS, processors + 1, limit, &failed);
+    println!("== tests: {:.1} s", started.elapsed().as_secs_f64());
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if failed.is_empty() {
+        return Ok(());
+    }
+    bail!("tests failed:\n{}", failed.join("\n"))
+}
+
+/// Runs so many of them at a time, each with so many threads.
+fn run_all(programs: Vec<Program>, at_a_time: usize, threads: usize, limit: Duration, failed: &Mutex<Vec<String>>) {
+    let programs = Mutex::new(VecDeque::from(programs));
     std::thread::scope(|scope| {
-        for _ in 0..PROGRAMS {
+        for _ in 0..at_a_time {
             scope.spawn(|| {
                 loop {
                     let next = locked(&programs).pop_front();
                     let Some(mut program) = next else { return };
+                    if std::env::var_os("RUST_TEST_THREADS").is_none() {
+                        program.command.env("RUST_TEST_THREADS", threads.to_string());
+                    }
                     let started = Instant::now();
                     let kept = failures::keep_output_within(limit, &mut program.command);
                     // One program's lines stay together.
-                    let mut failed = locked(&failed);
+                    let mut failed = locked(failed);
                     println!("== tests of {}", program.title);
                     println!("{}", String::from_utf8_lossy(&kept.output).trim_end());
                     println!("== {:.1} s", started.elapsed().as_secs_f64());
@@ -50,20 +70,14 @@ pub fn run(limit: Duration) -> Result<()> {
             });
         }
     });
-    println!("== tests: {:.1} s", started.elapsed().as_secs_f64());
-    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-    if failed.is_empty() {
-        return Ok(());
-    }
-    bail!("tests failed:\n{}", failed.join("\n"))
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// In the order in which they begin.
-fn programs(limit: Duration) -> Result<VecDeque<Program>> {
+/// All of them, as cargo names them.
+fn programs(limit: Duration) -> Result<Vec<Program>> {
     let args = ["test", "--workspace", "--no-run", "--quiet", "--message-format=json"];
     let built = limit::output_within(&mut run::cargo(&args), limit)?;
     ensure!(
@@ -71,26 +85,17 @@ fn programs(limit: Duration) -> Result<VecDeque<Program>> {
         "building tests: {}",
         String::from_utf8_lossy(&built.stderr)
     );
-    let mut programs = VecDeque::new();
+    let mut programs = Vec::new();
     for line in String::from_utf8(built.stdout)?.lines() {
         let message: Value = serde_json::from_str(line).context("what cargo says it built")?;
-        let Some(program) = program(&message)? else { continue };
-        match message["target"]["name"] == LONGEST {
-            true => programs.push_front(program),
-            false => programs.push_back(program),
-        }
+        programs.extend(program(&message)?);
     }
     ensure!(!programs.is_empty(), "cargo names no test program");
-    programs.push_back(Program {
+    programs.push(Program {
         title: "documentation".into(),
         command: run::cargo(&["test", "--workspace", "--doc", "--no-fail-fast", "--quiet"]),
+        is_alone: false,
     });
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    for program in &mut programs {
-        if std::env::var_os("RUST_TEST_THREADS").is_none() {
-            program.command.env("RUST_TEST_THREADS", (processors + 1).to_string());
-        }
-    }
     Ok(programs)
 }
 
@@ -109,8 +114,12 @@ fn program(message: &Value) -> Result<Option<Program>> {
     // As cargo does it.
     command.current_dir(package).env("CARGO_MANIFEST_DIR", package);
     let shown = package.strip_prefix(run::root()).unwrap_or(package);
-    let title = format!("{}, {}", shown.display(), text(&message["target"]["name"])?);
-    Ok(Some(Program { title, command }))
+    let name = text(&message["target"]["name"])?;
+    Ok(Some(Program {
+        title: format!("{}, {name}", shown.display()),
+        command,
+        is_alone: ALONE.contains(&name.as_str()),
+    }))
 }
 
 #[cfg(test)]
@@ -130,7 +139,7 @@ mod tests {
             "executable": "/built/mounted-1",
         });
         let found = program(&message).unwrap().unwrap();
-        assert_eq!(found.title, "crates/fuse, mounted");
+        assert_eq!((found.title.as_str(), found.is_alone), ("crates/fuse, mounted", true));
         assert_eq!(found.command.get_program(), "/built/mounted-1");
         assert_eq!(
             found.command.get_current_dir(),

@@ -41,6 +41,9 @@ enum Since {
     V4,
 }
 
+/// From here on turning quotas off is not logged.
+const NO_QUOTAOFF: (u32, u32) = (5, 15);
+
 const ANY: Since = Since::Version(5, 10);
 /// Counts of extents of 64 bits.
 const NREXT64: Since = Since::Version(5, 19);
@@ -151,9 +154,13 @@ pub fn round(host: &Host, able: &Able, rng: &mut Rng, focus: Option<Focus>) -> R
     // Buffers of other sizes make records of other sizes.
     let buffers = ["logbsize=32k", "logbsize=256k", "logbsize=64k,logbufs=2"][rng.index(3)];
     let mut mount_options = buffers.to_owned();
+    let mut switched_off = None;
     if able.quotas && rng.one_in(2) {
         mount_options += ",uquota,gquota";
         mount_options += if options.contains("crc=0") { "" } else { ",pquota" };
+        if able.version < NO_QUOTAOFF {
+            switched_off = [Some("off -u"), Some("off -g"), Some("off -ug"), None][rng.index(4)];
+        }
     }
     let mount = KernelMount::new("xfs", &[device.path()], &host.mountpoint, &mount_options)?;
     // Half of the rounds leave no unlinked files, whose freeing need not give the same blocks.
@@ -191,6 +198,12 @@ pub fn round(host: &Host, able: &Able, rng: &mut Rng, focus: Option<Focus>) -> R
         let starting = if focus == Focus::Exchange { 500 } else { 150 };
         std::thread::sleep(Duration::from_millis(starting + rng.below(900)));
         for number in 0..copies {
+            if number == copies / 2
+                && let Some(command) = switched_off
+            {
+                let dir = host.mountpoint.as_os_str();
+                run("xfs_quota", &["-x".as_ref(), "-c".as_ref(), command.as_ref(), dir])?;
+            }
             images.push(host.copy(&image, &format!("copy{number}"))?);
             std::thread::sleep(Duration::from_millis(rng.below(300)));
         }
