@@ -22,7 +22,7 @@ use crate::server::init::BACKGROUND_MAX;
 use crate::server::{After, OnPanic, Server, Wishes};
 use crate::transport::Transport;
 use crate::transport::dev::{self, DataBuffer, DevFuse, Device, Received, RequestBuffer};
-use crate::transport::uring::{Prepared, Unavailable, Uring};
+use crate::transport::uring::{self, Prepared, Unavailable, Uring};
 
 /// Largest read and write in one request: what the kernel allows without its administrator's help
 /// (256 pages).
@@ -252,13 +252,15 @@ impl Session {
             session.server.finish();
             return Err(error);
         }
-        if session.queues.is_ok() && !session.agreed().flags.contains(InitFlags::OVER_IO_URING) {
+        if session.queues.is_ok()
+            && let Err(why) = session.check_uring()
+        {
             if options.transport == TransportChoice::Uring {
                 let _ = session.mountpoint.unmount(true);
                 session.server.finish();
-                return Err(Unavailable::NotOffered.into());
+                return Err(why.into());
             }
-            session.queues = Err(Some(Unavailable::NotOffered));
+            session.queues = Err(Some(why));
         }
         let agreed = session.agreed();
         // Other mounts need not pass it on.
@@ -273,6 +275,14 @@ impl Session {
             let _ = session.mountpoint.set_readahead(options.readahead_bytes);
         }
         Ok(session)
+    }
+
+    /// Errors: the session is not one over io_uring, and requests come by `/dev/fuse`.
+    fn check_uring(&self) -> Result<(), Unavailable> {
+        match self.agreed().flags.contains(InitFlags::OVER_IO_URING) {
+            true => uring::check_taken(&self.device),
+            false => Err(Unavailable::NotOffered),
+        }
     }
 
     /// Answers INIT, which is the first request of every session.

@@ -83,6 +83,15 @@ fn is_offered() -> Result<(), Unavailable> {
     }
 }
 
+/// Says why a session is not served over io_uring after all, although both sides offered it.
+pub(crate) fn check_taken(device: &Device) -> Result<(), Unavailable> {
+    match entry::is_taken(&device.file()) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Unavailable::NotOffered),
+        Err(error) => Err(Unavailable::NoRing(error.to_string())),
+    }
+}
+
 /// Queues that the kernel does not know yet.
 #[derive(Debug)]
 pub(crate) struct Prepared {
@@ -219,5 +228,47 @@ impl<'s> Crew<'s, '_> {
             session: self.session.clone(),
         };
         self.start(name, || worker.run())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cowshed_harness::need;
+    use cowshed_vfs::memfs::MemFs;
+
+    use super::*;
+    use crate::mount::{self, MountOptions};
+    use crate::session::{Session, SessionOptions, TransportChoice};
+
+    /// As when the administrator forbids it after the kernel has offered it.
+    #[test]
+    fn offer_that_the_kernel_did_not_take_is_found_out() {
+        if need::root().is_none() || need::fuse().is_none() || !std::path::Path::new(ENABLED).exists() {
+            return;
+        }
+        let is_forbidden = || is_offered() == Err(Unavailable::NotEnabled);
+        let dir = tempfile::tempdir().unwrap();
+        let (device, mountpoint) = mount::mount(dir.path(), &MountOptions::default()).unwrap();
+        let file = device.file();
+        let options = SessionOptions {
+            transport: TransportChoice::Dev,
+            ..SessionOptions::default()
+        };
+        let fd = std::os::fd::OwnedFd::from(file.try_clone().unwrap());
+        drop(device);
+        let session = Session::adopt(Arc::new(MemFs::default()), fd, mountpoint, options).unwrap();
+        // Tests of other programs allow it now and then.
+        let found = loop {
+            let before = is_forbidden();
+            let found = entry::is_taken(&file).unwrap();
+            if before && is_forbidden() {
+                break found;
+            }
+            thread::sleep(std::time::Duration::from_millis(10));
+        };
+        assert!(!found);
+        session.unmounter().unmount(true).unwrap();
+        drop(file);
+        session.run().unwrap();
     }
 }
