@@ -4,12 +4,11 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use cowshed::formats::Format;
-use cowshed_device::BlockDevice;
 use cowshed_fuse::{Session, TransportUsed, Unmounter};
 use cowshed_runtime::SystemEnv;
 use cowshed_vfs::Volume;
@@ -23,11 +22,6 @@ use crate::mounts::join::{self, Asked, Joined};
 use crate::mounts::serve::{Listener, Sessions, session_options};
 use crate::mounts::source::{Source, mount_options_of};
 use crate::{daemon, devices, log};
-
-/// How long a volume may be busy without a process that listens for mounts of it: one that is
-/// opening it, or gives it up.
-const BUSY_WAIT: Duration = Duration::from_secs(1);
-const BUSY_STEP: Duration = Duration::from_millis(5);
 
 #[derive(Args, Debug)]
 #[command(after_help = mount_help::text())]
@@ -126,9 +120,19 @@ fn serve(args: &MountArgs, options: Options, targets: &[PathBuf], mountpoint: &P
     // callers.
     let whole = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
     let paths: Vec<_> = targets.iter().chain(&options.devices).map(whole).collect();
-    let devices = match join_or_open(args, &options, &paths, mountpoint)? {
-        Begun::Joined(joined) => return stay_with(args, &joined),
-        Begun::Opened(devices) => devices,
+    if let Asked::Joined(joined) = ask(args, &options, &paths, mountpoint)? {
+        return stay_with(args, &joined);
+    }
+    let devices = match devices::open_to_mount(&paths, &options) {
+        Ok(devices) => devices,
+        Err(busy) if is_busy(&busy) => {
+            // A process that was just opening it.
+            return match ask(args, &options, &paths, mountpoint)? {
+                Asked::Joined(joined) => stay_with(args, &joined),
+                Asked::Alone => Err(busy),
+            };
+        }
+        Err(error) => return Err(error),
     };
     // Mounts that are asked for from here on wait until this one answers.
     let listener = Listener::new(&paths, &options);
@@ -158,26 +162,6 @@ fn serve(args: &MountArgs, options: Options, targets: &[PathBuf], mountpoint: &P
     }
     closed.context("the last commit of the mount")?;
     Ok(0)
-}
-
-/// A mount, before the volume is read.
-enum Begun {
-    /// Another process has the volume, and serves the mount.
-    Joined(Joined),
-    Opened(Vec<Arc<dyn BlockDevice>>),
-}
-
-fn join_or_open(args: &MountArgs, options: &Options, paths: &[PathBuf], mountpoint: &Path) -> Result<Begun> {
-    let started = Instant::now();
-    loop {
-        if let Asked::Joined(joined) = ask(args, options, paths, mountpoint)? {
-            return Ok(Begun::Joined(joined));
-        }
-        match devices::open_to_mount(paths, options) {
-            Err(busy) if is_busy(&busy) && started.elapsed() < BUSY_WAIT => std::thread::sleep(BUSY_STEP),
-            opened => return opened.map(Begun::Opened),
-        }
-    }
 }
 
 fn is_busy(error: &anyhow::Error) -> bool {
