@@ -19,14 +19,9 @@ const END_MAX: Duration = Duration::from_secs(5);
 pub fn run_tests_within(limit: Duration, title: &str, command: &mut Command) -> Result<()> {
     println!("== {title}");
     let started = std::time::Instant::now();
-    let (reader, writer) = std::io::pipe()?;
-    let ended = read(reader, |line| println!("{line}"));
-    let status = limit::status_within(command.stdout(writer), limit);
-    // The command is the caller's and would hold the pipe open.
-    command.stdout(Stdio::null());
-    let report = ended.recv_timeout(END_MAX).unwrap_or_default();
+    let ended = run_shown(limit, command, |line| println!("{line}"));
     println!("== {title}: {:.1} s", started.elapsed().as_secs_f64());
-    let status = status.with_context(|| title.to_owned())?;
+    let (status, report) = ended.with_context(|| title.to_owned())?;
     if status.success() {
         return Ok(());
     }
@@ -40,30 +35,42 @@ pub struct Kept {
     pub failed: Option<String>,
 }
 
-/// Runs tests, and keeps what they print.
+/// Runs tests, and keeps what they print. What libtest says of a test that takes long is printed at
+/// once, too: the test may hang.
 pub fn keep_output_within(limit: Duration, command: &mut Command) -> Kept {
     let output = Arc::new(Mutex::new(Vec::new()));
     let kept = output.clone();
-    let run = || -> Result<(ExitStatus, Vec<String>)> {
-        let (reader, writer) = std::io::pipe()?;
-        let ended = read(reader, move |line| {
-            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-            kept.extend_from_slice(line.as_bytes());
-            kept.push(b'\n');
-        });
-        command.stderr(writer.try_clone()?);
-        let status = limit::status_within(command.stdout(writer), limit);
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        let report = ended.recv_timeout(END_MAX).unwrap_or_default();
-        Ok((status?, report))
-    };
-    let failed = match run() {
+    let ended = run_shown(limit, command, move |line| {
+        if line.contains(" has been running for over ") {
+            println!("{line}");
+        }
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.extend_from_slice(line.as_bytes());
+        kept.push(b'\n');
+    });
+    let failed = match ended {
         Ok((status, _)) if status.success() => None,
         Ok((status, report)) => Some(format!("{status}\n{}", report.join("\n"))),
         Err(error) => Some(format!("{error:#}")),
     };
     let output = std::mem::take(&mut *output.lock().unwrap_or_else(PoisonError::into_inner));
     Kept { output, failed }
+}
+
+/// Runs tests, shows each line that they print, and returns those about failures.
+fn run_shown(
+    limit: Duration,
+    command: &mut Command,
+    show: impl FnMut(&str) + Send + 'static,
+) -> Result<(ExitStatus, Vec<String>)> {
+    let (reader, writer) = std::io::pipe()?;
+    let ended = read(reader, show);
+    command.stderr(writer.try_clone()?);
+    let status = limit::status_within(command.stdout(writer), limit);
+    // The command is the caller's and would hold the pipe open.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let report = ended.recv_timeout(END_MAX).unwrap_or_default();
+    Ok((status?, report))
 }
 
 /// Shows all lines, and sends those about failures when the output ends.

@@ -56,6 +56,7 @@ fn run_all(programs: Vec<Program>, at_a_time: usize, threads: usize, limit: Dura
                     if std::env::var_os("RUST_TEST_THREADS").is_none() {
                         program.command.env("RUST_TEST_THREADS", threads.to_string());
                     }
+                    println!("== tests of {}: begin", program.title);
                     let started = Instant::now();
                     let kept = failures::keep_output_within(limit, &mut program.command);
                     // One program's lines stay together.

@@ -165,8 +165,8 @@ impl Unmounter {
         &self.mountpoint
     }
 
-    /// Nothing comes from the kernel any more, whoever unmounted or aborted it: the session's `run`
-    /// returns soon, or has returned.
+    /// The mount was unmounted, or its connection aborted, by this handle or in another way: the
+    /// session's `run` returns soon, or has returned.
     pub fn is_over(&self) -> bool {
         self.device.upgrade().is_none_or(|device| !device.is_connected())
     }
@@ -252,15 +252,13 @@ impl Session {
             session.server.finish();
             return Err(error);
         }
-        if session.queues.is_ok()
-            && let Err(why) = session.check_uring()
-        {
+        if session.queues.is_ok() && !session.is_over_uring() {
             if options.transport == TransportChoice::Uring {
                 let _ = session.mountpoint.unmount(true);
                 session.server.finish();
-                return Err(why.into());
+                return Err(Unavailable::NotAgreed.into());
             }
-            session.queues = Err(Some(why));
+            session.queues = Err(Some(Unavailable::NotAgreed));
         }
         let agreed = session.agreed();
         // Other mounts need not pass it on.
@@ -277,12 +275,9 @@ impl Session {
         Ok(session)
     }
 
-    /// Errors: the session is not one over io_uring, and requests come by `/dev/fuse`.
-    fn check_uring(&self) -> Result<(), Unavailable> {
-        match self.agreed().flags.contains(InitFlags::OVER_IO_URING) {
-            true => uring::check_taken(&self.device),
-            false => Err(Unavailable::NotOffered),
-        }
+    /// Requests come over io_uring, and not by `/dev/fuse`.
+    fn is_over_uring(&self) -> bool {
+        self.agreed().flags.contains(InitFlags::OVER_IO_URING) && !uring::was_revoked(&self.device)
     }
 
     /// Answers INIT, which is the first request of every session.
@@ -314,7 +309,11 @@ impl Session {
     pub fn unmounter(&self) -> Unmounter {
         Unmounter {
             mountpoint: self.mountpoint.clone(),
-            device: self.notify_device.as_ref().map(Arc::downgrade).unwrap_or_default(),
+            device: Arc::downgrade(
+                self.notify_device
+                    .as_ref()
+                    .expect("a session has it after its handshake"),
+            ),
         }
     }
 
@@ -396,4 +395,39 @@ impl Session {
 fn is_init(request: &[u8]) -> bool {
     use zerocopy::FromBytes;
     InHeader::read_from_prefix(request).is_ok_and(|(header, _)| header.opcode == Opcode::Init as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use cowshed_harness::need;
+    use cowshed_vfs::memfs::MemFs;
+
+    use super::*;
+
+    /// A session by `/dev/fuse` while io_uring is forbidden is what a revoked offer leaves.
+    #[test]
+    fn offer_that_the_kernel_revoked_is_found_out() {
+        if need::root().is_none() || need::fuse().is_none() || uring::available() == Err(Unavailable::NoKernel) {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let options = SessionOptions {
+            transport: TransportChoice::Dev,
+            ..SessionOptions::default()
+        };
+        let session = Session::mount(Arc::new(MemFs::default()), dir.path(), options).unwrap();
+        let is_forbidden = || uring::available() == Err(Unavailable::NotEnabled);
+        // Tests of other programs allow it now and then.
+        let was_revoked = loop {
+            let before = is_forbidden();
+            let was_revoked = uring::was_revoked(&session.device);
+            if before && is_forbidden() {
+                break was_revoked;
+            }
+            thread::sleep(Duration::from_millis(10));
+        };
+        assert!(was_revoked);
+        session.unmounter().unmount(true).unwrap();
+        session.run().unwrap();
+    }
 }

@@ -23,12 +23,13 @@ const DIFFERENCES: &[(&str, &str, &str)] = &[
     ("write to what became immutable", "1", "EPERM"),
     // Files of FUSE can be polled, and are always ready.
     ("regular file in epoll", "EPERM", "None"),
-    // FUSE does not pass it on.
+    // FUSE passes neither on.
     ("freeze", "0", "ENOTSUP"),
+    ("swap to a file", "0", "EINVAL"),
     ("number of the subvolume by statx", "True", "False"),
     // FUSE's answer to statfs has no id of the file system.
     ("watch of a volume with file ids", "0", "ENODEV"),
-    // A server that allows them is not told the callers of requests that make nothing.
+    // A server that allows them is told callers only in requests that create an inode.
     ("idmapped mount", "0", "EINVAL"),
 ];
 

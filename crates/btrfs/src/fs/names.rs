@@ -1,12 +1,12 @@
-//! Names as the front end remembers them: those that it has looked up, those that were not there,
-//! and what it is told of names that come and go without a call that names them (subvolumes, clones
-//! of trees).
+//! Lookups, and what front ends that cache names are told when an ioctl makes or removes one (a
+//! subvolume, a clone of a tree).
 //!
-//! Telling it of a name costs two switches of threads. It is told where it may remember something
-//! of that name: that it was absent, or the subvolume that went. The sides agree as follows. A
-//! lookup notes first that the front end will remember ([`DirData::note_absence`], the count of
-//! lookups) and looks once more then; the change is made first, and then looks whether that was
-//! noted. So one of them sees the other, and the barriers below keep the order.
+//! Having a front end drop a cached name costs two switches of threads. So it is asked only where
+//! it may have cached something: that a name is absent, or the subvolume that was deleted. A lookup
+//! may run at the same time. It first notes what the front end will cache
+//! ([`DirData::note_absence`], the count of lookups), and then looks again; the ioctl first makes
+//! its change, and then checks what was noted. The barriers keep each in this order, so that at
+//! least one of the two sees the other.
 //!
 //! [`DirData::note_absence`]: crate::object::DirData::note_absence
 
@@ -45,6 +45,7 @@ impl Fs {
         Ok(found.and_then(|inode| self.entry_unless_gone(&inode)))
     }
 
+    /// Looks for a name that was not found, for a front end that may cache that.
     fn find_or_note_absence(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Entry>> {
         dir.dir.note_absence();
         fence(Ordering::SeqCst);
@@ -78,13 +79,13 @@ impl Fs {
         Some(entry)
     }
 
-    /// A name came, in no call that the front end knows to make names.
+    /// An ioctl has made a name.
     pub(super) fn name_came(&self, dir: &Arc<Inode>, name: &[u8]) {
         fence(Ordering::SeqCst);
         self.tell_of_name(dir, name, dir.dir.may_remember_absence());
     }
 
-    /// The name of a subvolume went, in no call that the front end knows to take names.
+    /// An ioctl has deleted a subvolume.
     pub(super) fn subvolume_gone(&self, dir: &Arc<Inode>, name: &[u8], gone: &Arc<Subvol>) {
         fence(Ordering::SeqCst);
         let objects = self.mount.objects();
@@ -103,7 +104,7 @@ impl Fs {
         }
     }
 
-    /// `is_known`: the front end may remember something of the name.
+    /// `is_known`: the front end may have cached something of the name.
     fn tell_of_name(&self, dir: &Arc<Inode>, name: &[u8], is_known: bool) {
         if let Some(caches) = self.caches() {
             let node = self.numbering.node(dir);

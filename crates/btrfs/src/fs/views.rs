@@ -121,7 +121,7 @@ pub(super) fn enter(mount: &Mount, root: &Inode, front: &Arc<FrontEnd>) -> Resul
     let (member, newly_shared) = {
         // None of these is deleted meanwhile.
         let _names = mount.objects().subvolume_names.lock();
-        if root.subvol.dead.load(Ordering::Acquire) {
+        if root.subvol.is_dead() {
             return Err(Errno::NotFound.into());
         }
         let entered = views.add(viewer, root.tree.id(), |root| path_up(mount, root))?;

@@ -17,13 +17,13 @@ pub struct DirData {
     pub(crate) listing_end: AtomicU64,
     pub(crate) placeholder_parent: OnceLock<ObjectId>,
     pub(crate) filter: NameFilter,
-    /// A front end was told that a name is not here, and may remember it.
+    /// A front end was told that a name is not here, and may have cached that.
     absence: AtomicBool,
 }
 
 impl DirData {
-    /// A front end will be told that a name is not here, and may remember that as long as it
-    /// remembers the directory.
+    /// A front end will be told that a name is not here, and may cache that for as long as it refers
+    /// to the directory.
     pub(crate) fn note_absence(&self) {
         self.absence.store(true, Ordering::SeqCst);
     }

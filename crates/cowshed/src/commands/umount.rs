@@ -60,7 +60,7 @@ fn one(mountpoint: &Path, lazy: bool) -> Result<()> {
     let ended = match (lazy, entry.is_read_only) {
         (true, _) => unmounted,
         (false, true) => {
-            unmounted.map(|()| wait_for_session(backing.as_deref().unwrap_or(&entry.source), &entry.number))
+            unmounted.and_then(|()| wait_for_session(backing.as_deref().unwrap_or(&entry.source), &entry.number))
         }
         (false, false) => unmounted.and_then(|()| wait_for_process(&entry, backing.as_deref())),
     };
@@ -98,14 +98,25 @@ fn wait_for_process(entry: &Mount, backing: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// Waits until no process says that it serves the mount whose device had this number. Others may
-/// have the volume open for reading, too, so that nothing else can be waited for.
-fn wait_for_session(image: &Path, number: &str) {
+/// Waits until no process says that it serves the mount whose device had this number. For a
+/// read-only mount: other processes may have the volume open for reading, so that the lock tells
+/// nothing.
+fn wait_for_session(image: &Path, number: &str) -> Result<()> {
     let started = Instant::now();
-    let is_served = || join::sessions(image).is_some_and(|served| served.iter().any(|other| other == number));
-    while started.elapsed() < WAIT_MAX && is_served() {
+    while is_served(image, number) == Some(true) {
+        if started.elapsed() >= WAIT_MAX {
+            bail!("unmounted, but its process still serves it");
+        }
         std::thread::sleep(WAIT_STEP);
     }
+    Ok(())
+}
+
+/// Does the process that serves mounts of this volume serve the one whose device had this number?
+/// `None`: there is no such process.
+fn is_served(image: &Path, number: &str) -> Option<bool> {
+    let served = join::sessions(image).filter(|served| !served.is_empty())?;
+    Some(served.iter().any(|other| other == number))
 }
 
 /// Waits until no process holds the volume: the mount's process is gone, and its data is on disk.
@@ -115,17 +126,14 @@ fn wait_until_free(image: &Path, number: &str) -> Result<()> {
     let started = Instant::now();
     let mut has_said_why = false;
     loop {
-        if let Some(served) = join::sessions(image)
-            && !served.is_empty()
-        {
-            if !served.iter().any(|other| other == number) {
-                return Ok(());
-            }
+        match is_served(image, number) {
+            Some(false) => return Ok(()),
             // It is ending: no need to wait for the lock.
-            std::thread::sleep(WAIT_STEP);
-            if started.elapsed() < WAIT_MAX {
+            Some(true) if started.elapsed() < WAIT_MAX => {
+                std::thread::sleep(WAIT_STEP);
                 continue;
             }
+            Some(true) | None => {}
         }
         match FileDevice::open(image, OpenMode::ReadWrite) {
             Err(cowshed_device::Error::Busy { .. }) if started.elapsed() < WAIT_MAX => {

@@ -148,7 +148,7 @@ pub const URING_AREA_BYTES: usize = 128;
 
 /// Commands of FUSE over io_uring.
 pub mod uring {
-    /// None, which a session over io_uring refuses by another error than one that is not.
+    /// No command: the kernel refuses it.
     pub const INVALID: u32 = 0;
     /// An entry is ready for its first request.
     pub const REGISTER: u32 = 1;

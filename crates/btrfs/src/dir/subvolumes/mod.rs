@@ -134,7 +134,7 @@ fn check_root(inode: &Inode) -> Result<()> {
     if inode.is_placeholder() || inode.ino != inode.subvol.root_ino {
         return Err(Errno::Invalid.into());
     }
-    match inode.subvol.dead.load(Ordering::Acquire) {
+    match inode.subvol.is_dead() {
         true => Err(Errno::NotFound.into()),
         false => Ok(()),
     }

@@ -73,23 +73,6 @@ impl Memory {
     }
 }
 
-/// Did the kernel take the offer to have this session served over io_uring? Not where that was
-/// forbidden between its own offer and ours; then all requests come by `/dev/fuse`.
-///
-/// # Errors
-/// io_uring cannot be used.
-pub fn is_taken(session: &File) -> io::Result<bool> {
-    let mut entry = Entry::new(0, 0)?;
-    entry.ring.submitter().register_enable_rings()?;
-    let command = entry.command(uring::INVALID, 0, session.as_raw_fd());
-    entry.push(&command)?;
-    match entry.wait() {
-        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(false),
-        // It does not know the command, or the session has ended, which is found out later.
-        Ok(_) | Err(_) => Ok(true),
-    }
-}
-
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: the mapping was made by `new` and nothing refers to it any more.
@@ -180,6 +163,19 @@ impl Entry {
         let command = self.command(uring::REGISTER, 0, device.as_raw_fd());
         self.device = Some(device);
         self.push(&command)
+    }
+
+    /// Sends a command that does not exist. The kernel refuses it: with EOPNOTSUPP where it serves
+    /// the session of this device by `/dev/fuse`, else with another error.
+    ///
+    /// # Errors
+    /// The kernel's, or that the command cannot be sent.
+    pub fn probe(session: &File) -> io::Result<Arrived> {
+        let mut entry = Entry::new(0, 0)?;
+        entry.ring.submitter().register_enable_rings()?;
+        let command = entry.command(uring::INVALID, 0, session.as_raw_fd());
+        entry.push(&command)?;
+        entry.wait()
     }
 
     fn command(&self, code: u32, commit_id: u64, device: i32) -> squeue::Entry128 {

@@ -61,8 +61,8 @@ pub enum Unavailable {
     NotEnabled,
     #[error("io_uring cannot be used: {0}; the sysctl kernel.io_uring_disabled or a container may forbid it")]
     NoRing(String),
-    #[error("the kernel did not offer it to this mount")]
-    NotOffered,
+    #[error("the kernel did not agree to it for this mount")]
+    NotAgreed,
 }
 
 /// Would new mounts of this process be served over io_uring?
@@ -83,13 +83,13 @@ fn is_offered() -> Result<(), Unavailable> {
     }
 }
 
-/// Says why a session is not served over io_uring after all, although both sides offered it.
-pub(crate) fn check_taken(device: &Device) -> Result<(), Unavailable> {
-    match entry::is_taken(&device.file()) {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(Unavailable::NotOffered),
-        Err(error) => Err(Unavailable::NoRing(error.to_string())),
-    }
+/// Does the kernel serve the session of this device by `/dev/fuse`, although it offered io_uring and
+/// we accepted? It does where the administrator forbade io_uring in between.
+///
+/// False where that cannot be found out: a session that does use io_uring gets no requests by
+/// `/dev/fuse`, and would hang.
+pub(crate) fn was_revoked(device: &Device) -> bool {
+    Entry::probe(&device.file()).is_err_and(|error| error.raw_os_error() == Some(libc::EOPNOTSUPP))
 }
 
 /// Queues that the kernel does not know yet.
@@ -228,47 +228,5 @@ impl<'s> Crew<'s, '_> {
             session: self.session.clone(),
         };
         self.start(name, || worker.run())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use cowshed_harness::need;
-    use cowshed_vfs::memfs::MemFs;
-
-    use super::*;
-    use crate::mount::{self, MountOptions};
-    use crate::session::{Session, SessionOptions, TransportChoice};
-
-    /// As when the administrator forbids it after the kernel has offered it.
-    #[test]
-    fn offer_that_the_kernel_did_not_take_is_found_out() {
-        if need::root().is_none() || need::fuse().is_none() || !std::path::Path::new(ENABLED).exists() {
-            return;
-        }
-        let is_forbidden = || is_offered() == Err(Unavailable::NotEnabled);
-        let dir = tempfile::tempdir().unwrap();
-        let (device, mountpoint) = mount::mount(dir.path(), &MountOptions::default()).unwrap();
-        let file = device.file();
-        let options = SessionOptions {
-            transport: TransportChoice::Dev,
-            ..SessionOptions::default()
-        };
-        let fd = std::os::fd::OwnedFd::from(file.try_clone().unwrap());
-        drop(device);
-        let session = Session::adopt(Arc::new(MemFs::default()), fd, mountpoint, options).unwrap();
-        // Tests of other programs allow it now and then.
-        let found = loop {
-            let before = is_forbidden();
-            let found = entry::is_taken(&file).unwrap();
-            if before && is_forbidden() {
-                break found;
-            }
-            thread::sleep(std::time::Duration::from_millis(10));
-        };
-        assert!(!found);
-        session.unmounter().unmount(true).unwrap();
-        drop(file);
-        session.run().unwrap();
     }
 }
