@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use cowshed_harness::limit;
@@ -141,15 +141,43 @@ impl Scratch {
     }
 }
 
+/// In a name space of mounts that a test makes, the mounts of all others stay until it ends,
+/// whatever becomes of them here.
+static NAME_SPACES: RwLock<()> = RwLock::new(());
+
+/// Held by tests that make name spaces of mounts.
+pub fn making_name_space() -> RwLockReadGuard<'static, ()> {
+    NAME_SPACES.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Held by tests in which a mount must end when it is unmounted.
+pub fn without_name_spaces() -> RwLockWriteGuard<'static, ()> {
+    NAME_SPACES.write().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Waits for something that must come about soon.
 #[track_caller]
 pub fn eventually(what: &str, holds: impl FnMut() -> bool) {
     within(SOON, what, holds);
 }
 
+/// How often it is looked for.
+const STEP: Duration = Duration::from_millis(10);
+
 /// Waits for something that must come about within a time.
 #[track_caller]
-pub fn within(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+pub fn within(limit: Duration, what: &str, holds: impl FnMut() -> bool) {
+    looking((limit, STEP), what, holds);
+}
+
+/// As [`within`], for what may soon be over again: looks each millisecond.
+#[track_caller]
+pub fn shortly(what: &str, holds: impl FnMut() -> bool) {
+    looking((SOON, Duration::from_millis(1)), what, holds);
+}
+
+#[track_caller]
+fn looking((limit, step): (Duration, Duration), what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
         assert!(
@@ -157,7 +185,7 @@ pub fn within(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
             "not within {} s: {what}",
             limit.as_secs_f32()
         );
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep(step);
     }
 }
 

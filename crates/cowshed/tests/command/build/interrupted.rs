@@ -9,7 +9,7 @@ use cowshed_harness::limit;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{noise, source};
-use crate::support::{COMMAND_MAX, COWSHED, eventually, run};
+use crate::support::{COMMAND_MAX, COWSHED, run, shortly};
 
 fn names(dir: &Path) -> Vec<OsString> {
     let mut names: Vec<_> = fs::read_dir(dir)
@@ -32,7 +32,7 @@ fn writes_in(child: &Child, dir: &Path, bytes: u64) -> bool {
 }
 
 /// A fast run may end before the signal comes.
-const TRIES_MAX: usize = 20;
+const TRIES_MAX: usize = 100;
 
 /// Sends a signal to a command that writes its output. The exit code with which it ended, or none
 /// where it was the signal; `None` where it had ended before.
@@ -46,7 +46,7 @@ fn interrupt(dir: &Path, line: &str, signal: Signal) -> Option<Option<i32>> {
         .stdin(Stdio::null());
     let mut child = command.spawn().unwrap();
     let out = dir.join(line.split_whitespace().last().unwrap());
-    eventually("the output is begun", || {
+    shortly("the output is begun", || {
         writes_in(&child, dir, 1) && out.exists() == line.ends_with("image") || child.try_wait().unwrap().is_some()
     });
     if child.try_wait().unwrap().is_none() {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use cowshed_harness::{limit, need};
 
 use crate::mount::{Guard, Server, can_mount, ended, foreground_with, is_mounted, kill, unmount};
-use crate::support::{COWSHED, Scratch, eventually, run};
+use crate::support::{COWSHED, Scratch, eventually, run, without_name_spaces};
 
 /// A volume with subvolumes `@` and `@home`, and directories to mount on.
 struct Volume {
@@ -145,6 +145,7 @@ impl Drop for Stopped {
 #[test]
 fn mount_right_after_umount_waits_for_the_end_of_the_one_before() {
     let Some(()) = can_mount() else { return };
+    let _ends = without_name_spaces();
     for (before, after) in [("ro", "rw"), ("commit=5", "commit=6"), ("rw", "ro")] {
         let volume = Volume::new(1);
         let dir = &volume.dirs[0];
