@@ -9,7 +9,7 @@
 //!
 //! ```text
 //!   reserve space --> lock inodes --> prepare --> join --> attributes, data state --> apply batch
-//!     may commit      InodeOp         may fail,   Gate,    Attr, DataState           TreeState,
+//!     may commit      InodeOp         may fail,   Gate,    Attr, DataState           TreeEdits,
 //!                                     may do I/O  shared                             RefQueue
 //! ```
 //!
@@ -57,8 +57,10 @@
 //! - `Gate`, exclusively: collecting for the log reads trees. A join is never held over I/O.
 //! - `XattrLists`: while an access list is read. `GroupLoad`: while free space is read.
 //! - `Chunks`: as said above, and while room that no chunk has is discarded.
-//! - `TreeState`, shared: while blocks of the tree are read. Its writers (apply, freeze, publish)
-//!   wait for these reads.
+//! - `TreeState`, shared: while blocks of the tree are read. Its writers (freeze, publish) wait for
+//!   these reads.
+//! - `TreeEdits`, shared: while nodes above pending items are counted, and committed items below
+//!   deleted ones are looked for.
 //! - `Repairs`: shared by writes, exclusive while a bad copy is looked at again and rewritten.
 //!
 //! All others are held for moments.
@@ -159,6 +161,9 @@ ranks! {
         GroupLoad,
         /// `Tree::state`: a lookup reads blocks under it, and so takes those of cache and volume.
         TreeState,
+        /// `ActiveEdits::stripes`, by (tree, number): a reader looks for pending edits under the
+        /// tree's state.
+        TreeEdits,
         /// `Space::groups`: counts what groups use, and drops the chunks of those that go.
         Groups,
         /// `Space::pools`: a group comes with its bytes in the ledger.

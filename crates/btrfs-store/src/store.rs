@@ -9,7 +9,7 @@ use cowshed_runtime::{Env, Workers};
 use crate::error::{Error, Result};
 use crate::forest::Forest;
 use crate::jobs::Jobs;
-use crate::overlay::Overlay;
+use crate::overlay::stripes::FrozenEdits;
 use crate::space::Space;
 use crate::tree::NodeStore;
 use crate::txn::Txn;
@@ -30,7 +30,7 @@ pub trait CommitHooks: Send + Sync {
     fn committed(&self, blocks: u64);
 
     /// The overlays that were merged, perhaps millions of items to be freed. Called last.
-    fn merged(&self, overlays: Vec<Arc<Overlay>>);
+    fn merged(&self, overlays: Vec<Arc<FrozenEdits>>);
 }
 
 /// The parts of an open volume. A part knows those below it, never the store.

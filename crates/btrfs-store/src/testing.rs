@@ -10,7 +10,7 @@ pub use cowshed_harness::threads::SetOnDrop;
 use cowshed_runtime::FixedEnv;
 
 use crate::error::{Error, Result};
-use crate::overlay::Overlay;
+use crate::overlay::stripes::FrozenEdits;
 use crate::space::{Budget, Flusher, MetaReservation, Space};
 use crate::store::{CommitHooks, Store};
 use crate::txn::CommitStats;
@@ -117,7 +117,7 @@ impl CommitHooks for Engine {
     fn frozen(&self, _: u64) {}
     fn unshared(&self, _: &[LogicalAddr], _: Generation) {}
     fn committed(&self, _: u64) {}
-    fn merged(&self, _: Vec<Arc<Overlay>>) {
+    fn merged(&self, _: Vec<Arc<FrozenEdits>>) {
         if self.discards {
             for freed in self.store.space().take_freed(usize::MAX, 0) {
                 self.store.space().discard_freed(&freed).unwrap();

@@ -242,18 +242,19 @@ mod tests {
     use crate::mount::Mount;
     use crate::requests::GARBAGE_ITEMS_MIN;
     use btrfs_store::overlay::Overlay;
+    use btrfs_store::overlay::stripes::FrozenEdits;
     use btrfs_store::volume::{OpenOptions, Volume};
     use cowshed_runtime::{Env, FixedEnv, ManualEnv};
 
     use crate::fs::{Fs, MountOptions};
     use crate::testing::Dice;
 
-    fn overlay(items: usize) -> Arc<Overlay> {
+    fn overlay(items: usize) -> Arc<FrozenEdits> {
         let mut overlay = Overlay::default();
         for n in 0..items as u64 {
             overlay.insert(Key::new(ObjectId(n), KeyType::INODE_ITEM, 0), None);
         }
-        Arc::new(overlay)
+        Arc::new(FrozenEdits::new(Box::new([overlay])))
     }
 
     fn mount(env: Arc<dyn Env>) -> Arc<Mount> {

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Weak};
 
 use btrfs_format::{Generation, LogicalAddr};
-use btrfs_store::overlay::Overlay;
+use btrfs_store::overlay::stripes::FrozenEdits;
 use btrfs_store::txn::CommitStats;
 use btrfs_store::volume::Volume;
 use btrfs_store::{CommitHooks, Store};
@@ -157,7 +157,7 @@ impl CommitHooks for Mount {
     fn committed(&self, blocks: u64) {
         self.log.committed(self.store(), blocks);
     }
-    fn merged(&self, overlays: Vec<Arc<Overlay>>) {
+    fn merged(&self, overlays: Vec<Arc<FrozenEdits>>) {
         self.background().free(overlays);
         self.discarder.after_commit(self.store());
         if self.store().queued_drops() > 0 {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use btrfs_store::overlay::Overlay;
+use btrfs_store::overlay::stripes::FrozenEdits;
 use cowshed_runtime::{Env, Service};
 
 /// Overlays of fewer items are freed at once: waking a thread would cost more.
@@ -23,7 +23,7 @@ pub(crate) struct Wants {
     /// A subvolume was deleted.
     pub deletions: Option<Deletions>,
     /// Overlays that a commit has merged: millions of small allocations.
-    pub garbage: Vec<Arc<Overlay>>,
+    pub garbage: Vec<Arc<FrozenEdits>>,
     /// Much memory was freed.
     pub return_memory: bool,
 }
@@ -140,7 +140,7 @@ impl Background {
     /// Frees the overlays of a commit. Large ones are freed by the thread, and this returns before.
     ///
     /// At most one commit's overlays are queued: the caller frees those that are still there.
-    pub(crate) fn free(&self, overlays: Vec<Arc<Overlay>>) {
+    pub(crate) fn free(&self, overlays: Vec<Arc<FrozenEdits>>) {
         let items: usize = overlays.iter().map(|overlay| overlay.len()).sum();
         if items < GARBAGE_ITEMS_MIN || !self.0.is_running() {
             return;

@@ -23,7 +23,8 @@ pub use drop::dead_subvolumes;
 
 use crate::error::{Error, Result};
 use crate::jobs::Job;
-use crate::overlay::{Edit, Overlay};
+use crate::overlay::Edit;
+use crate::overlay::stripes::FrozenEdits;
 use crate::refs::run::{ExtentFormat, Outcome, load_record, run_head};
 use crate::refs::{RefName, RefQueue};
 use crate::space::BlockKind;
@@ -177,7 +178,7 @@ impl Drop for AbortOnDrop<'_> {
 /// What the freeze took out of the running transaction.
 struct Frozen {
     transid: Generation,
-    overlays: Vec<(Arc<Tree>, Arc<Overlay>)>,
+    overlays: Vec<(Arc<Tree>, Arc<FrozenEdits>)>,
     refs: RefQueue,
     jobs: Vec<Job>,
     /// Dead subvolumes.

@@ -315,16 +315,13 @@ mod tests {
         };
         let item = |key, name, count| (key, Some(keyed_ref_bytes(&name, count).into()));
         let extent = Key::new(ObjectId(ADDR.get()), KeyType::EXTENT_ITEM, LEN_BYTES);
-        tree.apply(
-            [
-                (extent, Some(record.encode().into())),
-                item(behind.key(ADDR), of_file(400), 1),
-                item(moved(behind, 1), behind, 2),
-                item(moved(after_gap, 3), after_gap, 3),
-                item(at_home.key(ADDR), at_home, 3),
-            ]
-            .into_iter(),
-        );
+        tree.apply(vec![
+            (extent, Some(record.encode().into())),
+            item(behind.key(ADDR), of_file(400), 1),
+            item(moved(behind, 1), behind, 2),
+            item(moved(after_gap, 3), after_gap, 3),
+            item(at_home.key(ADDR), at_home, 3),
+        ]);
         for (name, by, count) in [(behind, 1, 2), (after_gap, 3, 3), (at_home, 0, 3)] {
             let key = moved(name, by);
             assert_eq!(changed(&tree, name, 1), [item(key, name, count + 1)]);
@@ -373,7 +370,7 @@ mod tests {
             inline: vec![(base, 1)],
         };
         let extent = Key::new(ObjectId(ADDR.get()), KeyType::EXTENT_ITEM, LEN_BYTES);
-        tree.apply([(extent, Some(record.encode().into()))].into_iter());
+        tree.apply(vec![(extent, Some(record.encode().into()))]);
         let format = ExtentFormat {
             nodesize_bytes: 16384,
             is_skinny: true,
@@ -405,7 +402,7 @@ mod tests {
                 &mut edits,
             )
             .unwrap();
-            tree.apply(edits.into_iter());
+            tree.apply(edits);
             let (_, record) = load_record(&tree, ADDR).unwrap().unwrap();
             let mut found: Vec<_> = record.inline.iter().map(|(n, c)| (*n, i64::from(*c))).collect();
             for (key, item) in tree

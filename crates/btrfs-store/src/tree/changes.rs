@@ -8,11 +8,13 @@
 //! All of it is called while no commit runs, so that there is no frozen overlay.
 
 use std::collections::{BTreeSet, HashMap};
+use std::iter::Peekable;
 
 use btrfs_format::{Key, KeyType, ObjectId};
 
 use super::Tree;
-use crate::overlay::Edit;
+use crate::overlay::stripes::{self, EntryRef, stripe_of};
+use crate::overlay::{Edit, Overlay};
 
 /// Entries that a walk over several objects passes over before it looks the next object up.
 const SKIP_MAX: usize = 16;
@@ -65,14 +67,14 @@ impl Tracked {
 impl Tree {
     /// The pending edit of a key: `None` where the committed tree has the last word.
     pub fn pending_edit(&self, key: &Key) -> Option<Edit> {
-        self.state.read().pending(key).cloned()
+        self.pending(&self.state.read(), key)
     }
 
     /// Appends the pending edits from `from` to `to`, both included, in key order.
     pub fn pending_range(&self, from: Key, to: Key, out: &mut Vec<(Key, Edit)>) {
-        let state = self.state.read();
-        assert!(state.frozen.is_none(), "no commit runs while the log is written");
-        out.extend(state.active.range(from..=to).map(|(key, edit)| (*key, edit.clone())));
+        self.assert_no_commit_runs();
+        let stripes = self.active.read(&from, &to);
+        out.extend(stripes::range(stripes.edits(), from, to).map(|(key, edit)| (*key, edit.clone())));
     }
 
     /// Calls `visit` for each of `objects` (ascending) with its pending edits of types up to
@@ -83,26 +85,38 @@ impl Tree {
         last_type: KeyType,
         mut visit: impl FnMut(ObjectId, &[(&Key, &Edit)], bool),
     ) {
-        let state = self.state.read();
-        assert!(state.frozen.is_none(), "no commit runs while the log is written");
-        let first = |id| Key::new(id, KeyType(0), 0);
+        self.assert_no_commit_runs();
+        let held = self.active.read_all();
         let Some(start) = objects.first() else { return };
-        let mut walk = state.active.range(first(*start)..).peekable();
+        // Objects that follow each other in a stripe are often side by side there.
+        let mut walks: Vec<_> = held.edits().map(|edits| walk_from(edits, *start)).collect();
         let mut found = Vec::new();
         for id in objects {
+            found.clear();
+            let Some(stripe) = held.of(*id) else {
+                visit(*id, &found, false);
+                continue;
+            };
+            let walk = &mut walks[stripe_of(*id, held.len())];
             let mut skipped = 0;
-            while skipped < SKIP_MAX && walk.next_if(|(key, _)| **key < first(*id)).is_some() {
+            while skipped < SKIP_MAX && walk.next_if(|(key, _)| **key < first_key(*id)).is_some() {
                 skipped += 1;
             }
             if skipped == SKIP_MAX {
-                walk = state.active.range(first(*id)..).peekable();
+                *walk = walk_from(&stripe.edits, *id);
             }
-            found.clear();
             while let Some(entry) = walk.next_if(|(key, _)| key.objectid == *id && key.ty <= last_type) {
                 found.push(entry);
             }
-            visit(*id, &found, state.tracked.contains(*id));
+            visit(*id, &found, stripe.tracked.contains(*id));
         }
+    }
+
+    fn assert_no_commit_runs(&self) {
+        assert!(
+            self.state.read().frozen.is_none(),
+            "no commit runs while the log is written"
+        );
     }
 
     /// The tree as the last commit left it, for as long as no commit runs.
@@ -112,55 +126,61 @@ impl Tree {
 
     /// Whether an object was logged since the last commit.
     pub fn is_tracked(&self, id: ObjectId) -> bool {
-        self.state.read().tracked.contains(id)
+        let stripe = self.active.read_one(id);
+        stripe.is_some_and(|stripe| stripe.tracked.contains(id))
     }
 
     /// Objects that are tracked, at most so many.
     pub fn tracked_objects(&self, count_max: usize) -> Vec<ObjectId> {
-        let state = self.state.read();
-        let all = state.tracked.0.iter().flat_map(|objects| objects.all.keys());
-        all.take(count_max).copied().collect()
+        let held = self.active.read_all();
+        let objects = held.stripes().filter_map(|stripe| stripe.tracked.0.as_ref());
+        objects
+            .flat_map(|objects| objects.all.keys())
+            .take(count_max)
+            .copied()
+            .collect()
     }
 
     /// Tracked objects that changed since they were logged, ascending.
     pub fn tracked_and_changed(&self) -> Vec<ObjectId> {
-        let state = self.state.read();
-        let changed = state.tracked.0.iter().flat_map(|objects| &objects.changed);
-        changed.copied().collect()
+        let held = self.active.read_all();
+        let objects = held.stripes().filter_map(|stripe| stripe.tracked.0.as_ref());
+        let mut changed: Vec<_> = objects.flat_map(|objects| &objects.changed).copied().collect();
+        changed.sort_unstable();
+        changed
     }
 
     /// Did any tracked object change since it was logged?
     pub fn has_tracked_changes(&self) -> bool {
-        let state = self.state.read();
-        let objects = state.tracked.0.as_ref();
-        objects.is_some_and(|objects| !objects.changed.is_empty())
+        let held = self.active.read_all();
+        let mut objects = held.stripes().filter_map(|stripe| stripe.tracked.0.as_ref());
+        objects.any(|objects| !objects.changed.is_empty())
     }
 
     /// Did anything about the object of this key change but the item of the key: since it was
     /// logged, or else since the commit?
     pub fn has_other_changes(&self, key: &Key) -> bool {
-        let state = self.state.read();
-        assert!(state.frozen.is_none(), "no commit runs while the log is written");
-        let tracked = state
-            .tracked
-            .0
-            .as_ref()
-            .and_then(|objects| objects.all.get(&key.objectid));
-        if let Some(changes) = tracked {
+        self.assert_no_commit_runs();
+        let Some(stripe) = self.active.read_one(key.objectid) else {
+            return false;
+        };
+        let tracked = stripe.tracked.0.as_ref();
+        if let Some(changes) = tracked.and_then(|objects| objects.all.get(&key.objectid)) {
             return changes.iter().any(|change| change.key != *key);
         }
-        let first = Key::new(key.objectid, KeyType(0), 0);
+        let first = first_key(key.objectid);
         let last = Key::new(key.objectid, KeyType(u8::MAX), u64::MAX);
-        state.active.range(first..=last).any(|(other, _)| other != key)
+        stripe.edits.range(first..=last).any(|(other, _)| other != key)
     }
 
     /// Tracks an object from now on. `None`: it was not tracked before. Else what changed since the
     /// last call, in key order, and each key's first change alone.
     pub fn track(&self, id: ObjectId) -> Option<Vec<Change>> {
-        let mut state = self.state.write();
-        let objects = state.tracked.0.get_or_insert_default();
+        let mut stripe = self.active.write_one(id);
+        let objects = stripe.tracked.0.get_or_insert_default();
         objects.changed.remove(&id);
         let mut changes = objects.all.insert(id, Vec::new())?;
+        drop(stripe);
         changes.sort_by_key(|change| change.key);
         changes.dedup_by_key(|change| change.key);
         Some(changes)
@@ -168,9 +188,18 @@ impl Tree {
 
     /// The object's next logging starts from nothing.
     pub fn untrack(&self, id: ObjectId) {
-        if let Some(objects) = &mut self.state.write().tracked.0 {
+        if let Some(objects) = &mut self.active.write_one(id).tracked.0 {
             objects.all.remove(&id);
             objects.changed.remove(&id);
         }
     }
+}
+
+fn first_key(id: ObjectId) -> Key {
+    Key::new(id, KeyType(0), 0)
+}
+
+/// The edits from an object on.
+fn walk_from(edits: &Overlay, id: ObjectId) -> Peekable<impl Iterator<Item = EntryRef<'_>>> {
+    edits.range(first_key(id)..).peekable()
 }

@@ -196,7 +196,8 @@ impl<'t> PendingWindows<'t> {
     fn fill(&mut self) {
         let Some(from) = self.from else { return };
         let state = self.tree.state.read();
-        let mut walk = PendingWalk::new(Some(&*state), from, self.to);
+        let stripes = self.tree.active.read(&from, &self.to);
+        let mut walk = PendingWalk::new(&stripes, state.frozen.as_deref(), from, self.to);
         while self.window.len() < PENDING_WINDOW
             && let Some(key) = walk.key()
         {

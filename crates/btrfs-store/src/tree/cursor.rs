@@ -9,9 +9,11 @@ use std::ops::Range;
 
 use btrfs_format::{Key, TreeBlock};
 
-use super::{Item, LeafAt, State, Tree};
+use super::pending::ReadStripes;
+use super::{Item, LeafAt, Tree};
 use crate::error::Result;
 use crate::overlay::Edit;
+use crate::overlay::stripes::{self, EntryRef, FrozenEdits};
 
 /// Entries looked at for one window, over all layers.
 const WINDOW_ENTRIES_MAX: usize = 512;
@@ -107,8 +109,12 @@ impl<'t> Cursor<'t> {
         let state = self.tree.state.read();
         let at = self.tree.descend_in_sequence(state.root, &from, &self.to)?;
         let end = self.window_end(&at);
-        if self.with_pending && PendingWalk::new(Some(&*state), from, end).key().is_some() {
-            return Ok(None);
+        if self.with_pending {
+            let stripes = self.tree.active.read(&from, &end);
+            let mut pending = PendingWalk::new(&stripes, state.frozen.as_deref(), from, end);
+            if pending.key().is_some() {
+                return Ok(None);
+            }
         }
         let first = at.leaf.search(&from).unwrap_or_else(|slot| slot);
         // Most leaves of a large file lie in the range as a whole.
@@ -146,7 +152,11 @@ impl<'t> Cursor<'t> {
         let mut leaf = (first_slot..at.leaf.len())
             .map(|slot| (at.leaf.key(slot), slot))
             .peekable();
-        let mut pending = PendingWalk::new(self.with_pending.then_some(&*state), from, end);
+        let stripes = self.with_pending.then(|| self.tree.active.read(&from, &end));
+        let mut pending = match &stripes {
+            Some(stripes) => PendingWalk::new(stripes, state.frozen.as_deref(), from, end),
+            None => PendingWalk::none(),
+        };
         let mut covered = end;
         let mut looked = 0;
         loop {
@@ -182,7 +192,7 @@ impl<'t> Cursor<'t> {
     }
 }
 
-type Entries<'s> = std::iter::Peekable<Box<dyn Iterator<Item = (&'s Key, &'s Edit)> + 's>>;
+type Entries<'s> = std::iter::Peekable<Box<dyn Iterator<Item = EntryRef<'s>> + 's>>;
 
 /// Both overlays as one sequence; the active one hides the frozen one.
 pub(super) struct PendingWalk<'s> {
@@ -191,18 +201,19 @@ pub(super) struct PendingWalk<'s> {
 }
 
 impl<'s> PendingWalk<'s> {
-    pub(super) fn new(state: Option<&'s State>, from: Key, to: Key) -> Self {
-        let active: Box<dyn Iterator<Item = _>> = match state {
-            Some(state) => Box::new(state.active.range(from..=to)),
-            None => Box::new(std::iter::empty()),
-        };
-        let frozen: Box<dyn Iterator<Item = _>> = match state.and_then(|s| s.frozen.as_ref()) {
-            Some(frozen) => Box::new(frozen.range(from..=to)),
-            None => Box::new(std::iter::empty()),
-        };
+    pub(super) fn new(active: &'s ReadStripes<'_>, frozen: Option<&'s FrozenEdits>, from: Key, to: Key) -> Self {
+        let none = Self::none();
         Self {
-            active: active.peekable(),
-            frozen: frozen.peekable(),
+            active: entries(stripes::range(active.edits(), from, to)),
+            frozen: frozen.map_or(none.frozen, |frozen| entries(frozen.range(from, to))),
+        }
+    }
+
+    /// Nothing is pending.
+    pub(super) fn none() -> Self {
+        Self {
+            active: entries(std::iter::empty()),
+            frozen: entries(std::iter::empty()),
         }
     }
 
@@ -227,4 +238,8 @@ impl<'s> PendingWalk<'s> {
         }
         hidden.map_or(&None, |(_, edit)| edit)
     }
+}
+
+fn entries<'s>(of: impl Iterator<Item = EntryRef<'s>> + 's) -> Entries<'s> {
+    (Box::new(of) as Box<dyn Iterator<Item = _>>).peekable()
 }

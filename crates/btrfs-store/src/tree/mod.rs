@@ -5,6 +5,10 @@
 //! take the tree's lock for one step (a lookup, a window of a range read); the commit takes it to
 //! freeze and to publish the merged root. Between two steps of a cursor the tree may move on: a
 //! cursor sees each key as it is when its window is read.
+//!
+//! The active overlay has locks of its own, which operations take to change it, and readers, inside
+//! of the tree's lock, to look at it: what holds while the tree's lock is held is that no edit
+//! leaves the active overlay.
 
 mod changes;
 pub mod compare;
@@ -14,6 +18,7 @@ mod cursor;
 mod full;
 mod merge;
 mod opened;
+mod pending;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -24,15 +29,16 @@ use btrfs_format::{Generation, Key, LogicalAddr, TreeBlock, TreeId};
 use cowshed_runtime::lock::RwLock;
 
 pub use changes::Change;
-use changes::Tracked;
 pub use cursor::Cursor;
 pub use cursor::Run;
 pub use full::FullLeaves;
 pub use merge::{Edits, MergeHost, MergeOutcome, Merger, csum_item_bytes_max};
 pub use opened::Opened;
+use pending::{ActiveEdits, ReadStripes};
 pub use store::{AddrHash, NodeStore};
 
 use crate::error::Result;
+use crate::overlay::stripes::{self, EntryRef, FrozenEdits};
 use crate::overlay::{Edit, Growth, ItemBytes, Overlay};
 use crate::rank::LockRank;
 use crate::volume::BlockPtr;
@@ -104,22 +110,11 @@ impl RootPtr {
     }
 }
 
+/// What a commit changes.
 #[derive(Debug)]
 struct State {
     root: RootPtr,
-    active: Overlay,
-    frozen: Option<Arc<Overlay>>,
-    /// What changed of objects that the log has.
-    tracked: Tracked,
-}
-
-impl State {
-    /// What the overlays say of a key: `None` where they say nothing.
-    fn pending(&self, key: &Key) -> Option<&Edit> {
-        self.active
-            .get(key)
-            .or_else(|| self.frozen.as_ref().and_then(|f| f.get(key)))
-    }
+    frozen: Option<Arc<FrozenEdits>>,
 }
 
 /// One tree of a volume.
@@ -128,13 +123,12 @@ pub struct Tree {
     id: TreeId,
     store: Arc<NodeStore>,
     state: RwLock<State>,
+    /// Looked at inside of `state`.
+    active: ActiveEdits,
 }
 
-/// An edit and its key.
-type PendingAt<'s> = (&'s Key, &'s Edit);
-
 /// The one with the higher key; the active one of two with the same.
-fn newest<'s>(active: Option<PendingAt<'s>>, frozen: Option<PendingAt<'s>>) -> Option<PendingAt<'s>> {
+fn newest<'s>(active: Option<EntryRef<'s>>, frozen: Option<EntryRef<'s>>) -> Option<EntryRef<'s>> {
     match (active, frozen) {
         (Some(a), Some(f)) => Some(if a.0 >= f.0 { a } else { f }),
         (a, f) => a.or(f),
@@ -147,15 +141,8 @@ impl Tree {
         Self {
             id,
             store,
-            state: RwLock::new(
-                LockRank::TreeState,
-                State {
-                    root,
-                    active: Overlay::default(),
-                    frozen: None,
-                    tracked: Tracked::default(),
-                },
-            ),
+            state: RwLock::new(LockRank::TreeState, State { root, frozen: None }),
+            active: ActiveEdits::new(id),
         }
     }
 
@@ -172,11 +159,19 @@ impl Tree {
         &self.store
     }
 
+    /// What the overlays say of a key: `None` where they say nothing.
+    fn pending(&self, state: &State, key: &Key) -> Option<Edit> {
+        let active = self.active.read_one(key.objectid);
+        let active = active.as_ref().and_then(|stripe| stripe.edits.get(key));
+        let pending = active.or_else(|| state.frozen.as_ref().and_then(|frozen| frozen.get(key)));
+        pending.cloned()
+    }
+
     /// The item under `key`, as of now.
     pub fn get(&self, key: &Key) -> Result<Option<Item>> {
         let state = self.state.read();
-        if let Some(edit) = state.pending(key) {
-            return Ok(edit.clone().map(Item::Pending));
+        if let Some(edit) = self.pending(&state, key) {
+            return Ok(edit.map(Item::Pending));
         }
         let leaf = self.descend(state.root, key)?.leaf;
         Ok(leaf.search(key).ok().map(|slot| Item::Leaf {
@@ -198,14 +193,14 @@ impl Tree {
         }
         let state = self.state.read();
         let committed = self.floor_committed(state.root, key)?;
-        let above = |(at, _): &PendingAt<'_>| *at >= from;
-        let active = state.active.floor(key).filter(above);
-        let frozen = state.frozen.as_ref().and_then(|frozen| frozen.floor(key)).filter(above);
+        let stripes = self.active.read(from, key);
+        let active = stripes::floor(stripes.edits(), key).filter(|(at, _)| *at >= from);
+        let frozen = state.frozen.as_ref().and_then(|frozen| frozen.floor(from, key));
         let found = match (newest(active, frozen), committed) {
             (None, committed) => committed,
             (Some((pending, _)), Some(committed)) if committed.0 > *pending => Some(committed),
             (Some((at, Some(bytes))), _) => Some((*at, Item::Pending(bytes.clone()))),
-            (Some((_, None)), committed) => return self.floor_below_deleted(&state, committed, from, key),
+            (Some((_, None)), committed) => return self.floor_below_deleted((&state, &stripes), committed, from, key),
         };
         Ok(found.filter(|(at, _)| at >= from))
     }
@@ -214,15 +209,14 @@ impl Tree {
     /// `committed`: what the committed tree has at or below `key`.
     fn floor_below_deleted(
         &self,
-        state: &State,
+        (state, stripes): (&State, &ReadStripes<'_>),
         mut committed: Option<(Key, Item)>,
         from: &Key,
         key: &Key,
     ) -> Result<Option<(Key, Item)>> {
-        let range = *from..=*key;
-        let mut active = state.active.range(range.clone()).rev().peekable();
+        let mut active = stripes::range_back(stripes.edits(), *from, *key).peekable();
         let frozen = state.frozen.iter();
-        let mut frozen = frozen.flat_map(|frozen| frozen.range(range.clone()).rev()).peekable();
+        let mut frozen = frozen.flat_map(|frozen| frozen.range_back(*from, *key)).peekable();
         // Each round passes a deleted entry, and the committed item that it hides.
         loop {
             let pending = newest(active.peek().copied(), frozen.peek().copied());
@@ -301,9 +295,10 @@ impl Tree {
     pub fn floor_key_ever(&self, key: &Key) -> Result<Option<Key>> {
         let (root, pending) = {
             let state = self.state.read();
-            let last = |overlay: &Overlay| overlay.floor(key).map(|(key, _)| *key);
-            let frozen = state.frozen.as_deref().and_then(last);
-            (state.root, last(&state.active).max(frozen))
+            let stripes = self.active.read(&Key::MIN, key);
+            let active = stripes::floor(stripes.edits(), key);
+            let frozen = state.frozen.as_ref().and_then(|frozen| frozen.floor(&Key::MIN, key));
+            (state.root, newest(active, frozen).map(|(key, _)| *key))
         };
         let committed = self.floor_committed(root, key)?.map(|(key, _)| key);
         Ok(pending.max(committed))
@@ -316,53 +311,32 @@ impl Tree {
 
     /// Adds edits to the active overlay, in order; called by [`crate::txn`] alone. Returns by how
     /// much it grew.
-    pub fn apply(&self, edits: impl Iterator<Item = (Key, Edit)>) -> Growth {
-        let bytes_of = |edit: &Edit| edit.as_ref().map_or(0, |bytes| bytes.len()) as i64;
-        let mut growth = Growth::default();
-        let mut state = self.state.write();
-        for (key, edit) in edits {
-            growth.bytes += bytes_of(&edit);
-            let before = state.active.insert(key, edit);
-            match &before {
-                Some(before) => growth.bytes -= bytes_of(before),
-                None => growth.items += 1,
-            }
-            state.tracked.note(&key, before);
-        }
-        growth
+    pub fn apply(&self, edits: Vec<(Key, Edit)>) -> Growth {
+        self.active.insert(edits)
     }
 
     /// As [`Tree::apply`], of edits in the order of their keys, each key once.
     pub(crate) fn apply_run(&self, run: Vec<(Key, Edit)>) -> Growth {
-        let bytes_of = |edit: &Edit| edit.as_ref().map_or(0, |bytes| bytes.len()) as i64;
-        let mut growth = Growth {
-            items: 0,
-            bytes: run.iter().map(|(_, edit)| bytes_of(edit)).sum(),
-        };
-        let mut state = self.state.write();
-        let State { active, tracked, .. } = &mut *state;
-        active.insert_run(run, |key, before| {
-            match &before {
-                Some(before) => growth.bytes -= bytes_of(before),
-                None => growth.items += 1,
-            }
-            tracked.note(key, before);
-        });
-        growth
+        self.active.insert_run(run)
     }
 
     /// Moves the active overlay aside for the commit that begins; `None` when there is nothing to
     /// merge.
     ///
     /// The caller holds the transaction's gate, so that no operation is half applied.
-    pub(crate) fn freeze(&self) -> Option<Arc<Overlay>> {
+    pub(crate) fn freeze(&self) -> Option<Arc<FrozenEdits>> {
         let mut state = self.state.write();
         assert!(state.frozen.is_none(), "a tree is frozen by one commit at a time");
-        state.tracked.clear();
-        if state.active.is_empty() {
+        let mut stripes = Vec::new();
+        self.active.write_all(|stripe| {
+            stripe.tracked.clear();
+            stripes.push(std::mem::take(&mut stripe.edits));
+        });
+        let frozen = FrozenEdits::new(stripes.into());
+        if frozen.is_empty() {
             return None;
         }
-        let frozen = Arc::new(std::mem::take(&mut state.active));
+        let frozen = Arc::new(frozen);
         state.frozen = Some(frozen.clone());
         Some(frozen)
     }
@@ -397,7 +371,7 @@ impl Tree {
 
     /// The active overlay has edits.
     pub(crate) fn has_pending(&self) -> bool {
-        !self.state.read().active.is_empty()
+        !self.active.read_all().edits().all(Overlay::is_empty)
     }
 
     fn descend(&self, root: RootPtr, key: &Key) -> Result<LeafAt> {

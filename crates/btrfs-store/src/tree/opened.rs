@@ -2,8 +2,9 @@
 
 use btrfs_format::Key;
 
-use super::{State, Tree, child_ptr};
+use super::{Tree, child_ptr};
 use crate::error::Result;
+use crate::overlay::Overlay;
 use crate::volume::BlockPtr;
 
 /// Items whose leaves were counted, and how many blocks these and their paths are.
@@ -33,19 +34,22 @@ impl Tree {
         if state.frozen.is_some() {
             return Ok(None);
         }
+        let stripes = self.active.read_all();
         let mut walk = Walk {
             tree: self,
-            state: &state,
+            heads: stripes
+                .edits()
+                .map(|edits| (edits, first_from(edits, Key::MIN)))
+                .collect(),
             blocks: 0,
             blocks_max,
         };
-        let first = state.active.range(..).next();
-        let is_whole = match first {
-            Some((key, _)) => walk.visit(&state.root.block_ptr(), *key, None)?,
+        let is_whole = match walk.next_pending(Key::MIN) {
+            Some(key) => walk.visit(&state.root.block_ptr(), key, None)?,
             None => true,
         };
         Ok(is_whole.then_some(Opened {
-            items: state.active.len() as u64,
+            items: stripes.edits().map(|edits| edits.len() as u64).sum(),
             blocks: walk.blocks,
         }))
     }
@@ -53,12 +57,27 @@ impl Tree {
 
 struct Walk<'a> {
     tree: &'a Tree,
-    state: &'a State,
+    /// The stripes of the active overlay, and the first key of each that was not passed.
+    heads: Vec<(&'a Overlay, Option<Key>)>,
     blocks: u64,
     blocks_max: u64,
 }
 
+fn first_from(edits: &Overlay, key: Key) -> Option<Key> {
+    edits.range(key..).next().map(|(key, _)| *key)
+}
+
 impl Walk<'_> {
+    /// The first pending key from this one on. It is not below that of the call before.
+    fn next_pending(&mut self, from: Key) -> Option<Key> {
+        for (edits, head) in &mut self.heads {
+            if head.is_some_and(|head| head < from) {
+                *head = first_from(edits, from);
+            }
+        }
+        self.heads.iter().filter_map(|(_, head)| *head).min()
+    }
+
     /// Counts a block under which the pending item `key` lies, and those below it. `upper`: where
     /// the next block begins. False where there are too many.
     fn visit(&mut self, ptr: &BlockPtr, mut key: Key, upper: Option<Key>) -> Result<bool> {
@@ -79,8 +98,8 @@ impl Walk<'_> {
             }
             // Behind the last child of this block is the next block, which the caller visits.
             let Some(next) = next else { return Ok(true) };
-            match self.state.active.range(next..).next() {
-                Some((pending, _)) if upper.is_none_or(|upper| *pending < upper) => key = *pending,
+            match self.next_pending(next) {
+                Some(pending) if upper.is_none_or(|upper| pending < upper) => key = pending,
                 _ => return Ok(true),
             }
         }

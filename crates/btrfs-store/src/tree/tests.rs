@@ -2,13 +2,16 @@
 //! rule checked.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, RwLock};
 
 use btrfs_format::block::{leaf_capacity_bytes, node_capacity_ptrs};
 use btrfs_format::{Generation, Key, KeyType, LogicalAddr, ObjectId, TreeBlock, TreeId};
+use cowshed_harness::threads::SetOnDrop;
 
 use super::{MergeHost, Merger, NodeStore, RootPtr, Tree, child_ptr};
 use crate::error::Result;
+use crate::overlay::stripes::STRIPES;
 use crate::overlay::{Edit, ItemBytes};
 use crate::testing::{Dice, memory_volume};
 use crate::volume::BlockPtr;
@@ -119,7 +122,8 @@ impl Fixture {
         self.tree.apply(
             edits
                 .iter()
-                .map(|(k, e)| (*k, e.as_ref().map(|b| ItemBytes::from(&b[..])))),
+                .map(|(k, e)| (*k, e.as_ref().map(|b| ItemBytes::from(&b[..]))))
+                .collect(),
         );
     }
 
@@ -420,4 +424,67 @@ fn a_reader_sees_overlay_frozen_overlay_and_tree_as_one() {
     for _ in 0..200 {
         fixture.compare_reads(&mut dice, 300);
     }
+}
+
+/// Beside commits, too: the two items of each batch are of different stripes.
+#[test]
+fn readers_see_all_of_a_batch_or_nothing() {
+    const ROUNDS: u64 = 30_000;
+    let mut fixture = Fixture::new();
+    let (low, high) = (key(0), key(64));
+    assert_ne!(low.objectid.0 % STRIPES as u64, high.objectid.0 % STRIPES as u64);
+    let batch = |n: u64| {
+        [low, high]
+            .map(|key| (key, Some(ItemBytes::from(n.to_le_bytes()))))
+            .to_vec()
+    };
+    let tree = fixture.tree.clone();
+    tree.apply(batch(0));
+    let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
+    let (gate, is_over) = (RwLock::new(()), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let _over = SetOnDrop(&is_over);
+            let mut seen = 0;
+            for _ in 0..ROUNDS {
+                let items = tree.cursor(low, high).collect().unwrap();
+                let [(_, one), (_, other)] = &items[..] else {
+                    panic!("{} items", items.len())
+                };
+                assert_eq!(number(one), number(other), "half a batch");
+                assert!(number(one) >= seen, "an old batch");
+                let last = tree.get(&high).unwrap().unwrap();
+                let (at, below) = tree.floor_from(&low, &key(70)).unwrap().unwrap();
+                assert!(at == high && number(&below) >= number(&last) && number(&last) >= number(one));
+                seen = number(&below);
+            }
+            seen
+        });
+        let writer = scope.spawn(|| {
+            for n in 1.. {
+                if is_over.load(Ordering::Acquire) {
+                    return n - 1;
+                }
+                let _join = gate.read().unwrap();
+                tree.apply(batch(n));
+            }
+            unreachable!()
+        });
+        while !writer.is_finished() {
+            let frozen = {
+                let _gate = gate.write().unwrap();
+                tree.freeze()
+            };
+            let Some(frozen) = frozen else { continue };
+            let merged = Merger::new(&fixture.store, &mut fixture.host, TreeId::FS)
+                .merge(tree.root(), &mut frozen.iter())
+                .unwrap();
+            tree.publish(merged, true);
+        }
+        let (seen, last) = (reader.join().unwrap(), writer.join().unwrap());
+        assert!(0 < seen && seen <= last, "{seen} of {last}");
+        fixture.model = [low, high].map(|key| (key, last.to_le_bytes().to_vec())).into();
+    });
+    fixture.merge();
+    fixture.check();
 }

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use btrfs_format::{Generation, Key, LogicalAddr};
 use cowshed_runtime::lock::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use smallvec::{SmallVec, smallvec};
 
 use crate::error::{Error, Result};
 use crate::overlay::{Edit, Growth, ItemBytes};
@@ -37,54 +38,59 @@ pub struct CommitStats {
     pub(crate) time: Duration,
 }
 
-/// Edits that most operations make: a batch of them costs one allocation.
+/// Edits that most operations make: their part of a batch costs one allocation.
 const EDITS_USUAL: usize = 8;
 
-/// Edits of one tree, in the order of their keys.
-type Run = (Arc<Tree>, Vec<(Key, Edit)>);
+/// Edits of one tree.
+#[derive(Debug)]
+struct Part {
+    tree: Arc<Tree>,
+    edits: Vec<(Key, Edit)>,
+    /// In the order of their keys, each key once.
+    is_run: bool,
+}
 
 /// What one operation changes, prepared in full before any of it is applied.
+///
+/// Few operations change two trees. A reference to the tree for each edit would be ten changes of
+/// one counter for a new file, which all processors share.
 #[derive(Debug, Default)]
 pub struct Batch {
-    edits: Vec<(Arc<Tree>, Key, Option<ItemBytes>)>,
-    /// Instead of `edits`.
-    run: Option<Run>,
+    parts: SmallVec<[Part; 1]>,
     refs: Vec<RefChange>,
 }
 
 impl Batch {
     /// A batch without changes.
     pub fn new() -> Self {
-        Self {
-            edits: Vec::with_capacity(EDITS_USUAL),
-            ..Self::default()
-        }
+        Self::default()
     }
     /// A batch of many edits of one tree, in the order of their keys, each key once. Only
     /// references may be added to it.
     pub fn of_run(tree: &Arc<Tree>, run: Vec<(Key, Edit)>, refs: Vec<RefChange>) -> Self {
+        let part = Part {
+            tree: tree.clone(),
+            edits: run,
+            is_run: true,
+        };
         Self {
-            edits: Vec::new(),
-            run: Some((tree.clone(), run)),
+            parts: smallvec![part],
             refs,
         }
     }
     /// What the batch says of a key already; `None` where it says nothing.
-    pub fn pending(&self, tree: &Arc<Tree>, key: &Key) -> Option<&Option<ItemBytes>> {
-        let found = self
-            .edits
-            .iter()
-            .rev()
-            .find(|(t, k, _)| k == key && Arc::ptr_eq(t, tree));
-        found.map(|(_, _, edit)| edit)
+    pub fn pending(&self, tree: &Arc<Tree>, key: &Key) -> Option<&Edit> {
+        let of_tree = self.parts.iter().rev().filter(|part| Arc::ptr_eq(&part.tree, tree));
+        let mut edits = of_tree.flat_map(|part| part.edits.iter().rev());
+        edits.find(|(at, _)| at == key).map(|(_, edit)| edit)
     }
     /// The item under `key` shall have these bytes, whether it exists or not.
     pub fn put(&mut self, tree: &Arc<Tree>, key: Key, bytes: impl Into<ItemBytes>) {
-        self.edits.push((tree.clone(), key, Some(bytes.into())));
+        self.edits_of(tree).push((key, Some(bytes.into())));
     }
     /// The item under `key` shall not exist (it may not have existed).
     pub fn delete(&mut self, tree: &Arc<Tree>, key: Key) {
-        self.edits.push((tree.clone(), key, None));
+        self.edits_of(tree).push((key, None));
     }
     /// Adds a change of a data extent's references.
     pub fn reference(&mut self, change: RefChange) {
@@ -92,13 +98,30 @@ impl Batch {
     }
     /// Adds what another one changes; where both say something of a key, the other one wins.
     pub fn append(&mut self, other: Batch) {
-        assert!(self.run.is_none() && other.run.is_none(), "a run is a batch of its own");
-        self.edits.extend(other.edits);
+        let has_run = |batch: &Self| batch.parts.iter().any(|part| part.is_run);
+        assert!(!has_run(self) && !has_run(&other), "a run is a batch of its own");
+        for mut part in other.parts {
+            self.edits_of(&part.tree).append(&mut part.edits);
+        }
         self.refs.extend(other.refs);
     }
     /// Whether nothing was put, deleted or referenced.
     pub fn is_empty(&self) -> bool {
-        self.edits.is_empty() && self.run.is_none() && self.refs.is_empty()
+        self.parts.is_empty() && self.refs.is_empty()
+    }
+
+    /// Where the next edit of a tree goes: trees are changed in the order of the edits.
+    fn edits_of(&mut self, tree: &Arc<Tree>) -> &mut Vec<(Key, Edit)> {
+        let is_next = |part: &Part| !part.is_run && Arc::ptr_eq(&part.tree, tree);
+        if !self.parts.last().is_some_and(is_next) {
+            self.parts.push(Part {
+                tree: tree.clone(),
+                edits: Vec::with_capacity(EDITS_USUAL),
+                is_run: false,
+            });
+        }
+        let last = self.parts.len() - 1;
+        &mut self.parts[last].edits
     }
 }
 
@@ -128,19 +151,18 @@ impl Join<'_> {
     /// As [`Join::apply`], for the replay of a log: it asks whether there is space when all of it
     /// is pending. Returns by how much the overlays grew.
     pub fn apply_unreserved(&self, batch: Batch) -> Growth {
-        let run_len = batch.run.as_ref().map_or(0, |(_, run)| run.len());
-        let (items, refs) = (batch.edits.len() + run_len, batch.refs.len());
+        let (items, refs) = (
+            batch.parts.iter().map(|part| part.edits.len()).sum::<usize>(),
+            batch.refs.len(),
+        );
         self.txn.applied_items.fetch_add(items as u64, Ordering::Relaxed);
         self.txn.applied_refs.fetch_add(refs as u64, Ordering::Relaxed);
         let mut growth = Growth::default();
-        let mut edits = batch.edits.into_iter().peekable();
-        while let Some((tree, key, edit)) = edits.next() {
-            let first = std::iter::once((key, edit));
-            let same = std::iter::from_fn(|| edits.next_if(|(t, ..)| Arc::ptr_eq(t, &tree)).map(|(_, k, e)| (k, e)));
-            growth += tree.apply(first.chain(same));
-        }
-        if let Some((tree, run)) = batch.run {
-            growth += tree.apply_run(run);
+        for Part { tree, edits, is_run } in batch.parts {
+            growth += match is_run {
+                true => tree.apply_run(edits),
+                false => tree.apply(edits),
+            };
         }
         // The caller still holds the reservation, so that the sum of both never dips below what is
         // needed.

@@ -367,7 +367,7 @@ mod tests {
                 edits.push((extent_key(INO, start * BLOCK), Some(item(len))));
                 model.insert(start, start + len);
             }
-            tree.apply(edits.into_iter());
+            tree.apply(edits);
             if below(40) == 0 {
                 mount.sync().unwrap();
             }

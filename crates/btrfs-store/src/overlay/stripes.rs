@@ -1,0 +1,238 @@
+//! The edits of one tree in several overlays, its *stripes*: threads that change different objects
+//! change different ones, and do not wait for each other.
+//!
+//! All edits of an object are in one stripe. What goes over several objects reads several stripes,
+//! and puts them in order again ([`InOrder`]).
+
+use std::ops::Range;
+
+use btrfs_format::{Key, ObjectId};
+use smallvec::SmallVec;
+
+use super::{Edit, Overlay};
+
+/// Stripes of a tree that many threads change at a time. Each has a lock, which a walk over several
+/// objects takes.
+pub(crate) const STRIPES: usize = 8;
+
+/// The stripe of an object, of a tree with so many.
+pub(crate) fn stripe_of(id: ObjectId, count: usize) -> usize {
+    (id.0 % count as u64) as usize
+}
+
+/// The stripes that keys of this range may be in.
+pub(crate) fn stripes_of(from: &Key, to: &Key, count: usize) -> Range<usize> {
+    if from.objectid == to.objectid {
+        let one = stripe_of(from.objectid, count);
+        one..one + 1
+    } else {
+        0..count
+    }
+}
+
+/// An edit and its key.
+pub(crate) type EntryRef<'s> = (&'s Key, &'s Edit);
+
+/// Entries of several stripes in the order of their keys, or in the reverse one.
+///
+/// Objects have several entries, and some have many: the stripe that goes on is compared with the
+/// one that is next behind it, and with all others where that one comes first.
+pub(crate) struct InOrder<'s, I> {
+    /// What each stripe has next, and the rest of it. Those at their end are not here.
+    parts: SmallVec<[(EntryRef<'s>, I); 1]>,
+    is_reverse: bool,
+    /// The part whose entry is next.
+    at: usize,
+    /// The next entry of the others.
+    other: Option<&'s Key>,
+}
+
+impl<'s, I: Iterator<Item = EntryRef<'s>>> InOrder<'s, I> {
+    fn new(stripes: impl Iterator<Item = I>, is_reverse: bool) -> Self {
+        let mut parts = SmallVec::new();
+        for mut stripe in stripes {
+            if let Some(first) = stripe.next() {
+                parts.push((first, stripe));
+            }
+        }
+        let mut all = Self {
+            parts,
+            is_reverse,
+            at: 0,
+            other: None,
+        };
+        all.choose();
+        all
+    }
+
+    fn is_before(&self, a: &Key, b: &Key) -> bool {
+        if self.is_reverse { a > b } else { a < b }
+    }
+
+    /// Looks for the part whose entry is next.
+    fn choose(&mut self) {
+        (self.at, self.other) = (0, None);
+        for number in 1..self.parts.len() {
+            let (key, first) = (self.parts[number].0.0, self.parts[self.at].0.0);
+            let later = if self.is_before(key, first) {
+                self.at = number;
+                first
+            } else {
+                key
+            };
+            if self.other.is_none_or(|other| self.is_before(later, other)) {
+                self.other = Some(later);
+            }
+        }
+    }
+}
+
+impl<'s, I: Iterator<Item = EntryRef<'s>>> Iterator for InOrder<'s, I> {
+    type Item = EntryRef<'s>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (next, rest) = self.parts.get_mut(self.at)?;
+        let taken = *next;
+        match rest.next() {
+            Some(entry) => {
+                *next = entry;
+                if self.other.is_some_and(|other| self.is_before(other, entry.0)) {
+                    self.choose();
+                }
+            }
+            None => {
+                self.parts.swap_remove(self.at);
+                self.choose();
+            }
+        }
+        Some(taken)
+    }
+}
+
+/// Entries of several stripes from `from` to `to`, both included, in order.
+pub(crate) fn range<'s>(
+    stripes: impl Iterator<Item = &'s Overlay>,
+    from: Key,
+    to: Key,
+) -> InOrder<'s, impl Iterator<Item = EntryRef<'s>>> {
+    InOrder::new(stripes.map(move |stripe| stripe.range(from..=to)), false)
+}
+
+/// As [`range`], from the end.
+pub(crate) fn range_back<'s>(
+    stripes: impl Iterator<Item = &'s Overlay>,
+    from: Key,
+    to: Key,
+) -> InOrder<'s, impl Iterator<Item = EntryRef<'s>>> {
+    InOrder::new(stripes.map(move |stripe| stripe.range(from..=to).rev()), true)
+}
+
+/// The last edit of several stripes at or below a key.
+pub(crate) fn floor<'s>(stripes: impl Iterator<Item = &'s Overlay>, key: &Key) -> Option<EntryRef<'s>> {
+    stripes
+        .filter_map(|stripe| stripe.floor(key))
+        .max_by_key(|(at, _)| **at)
+}
+
+/// The edits of one tree that a commit has taken: nothing changes them.
+#[derive(Debug)]
+pub struct FrozenEdits {
+    stripes: Box<[Overlay]>,
+}
+
+impl FrozenEdits {
+    /// Of a tree with so many stripes.
+    pub fn new(stripes: Box<[Overlay]>) -> Self {
+        Self { stripes }
+    }
+
+    fn among<'s>(&'s self, from: &Key, to: &Key) -> std::slice::Iter<'s, Overlay> {
+        self.stripes[stripes_of(from, to, self.stripes.len())].iter()
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<&Edit> {
+        self.stripes[stripe_of(key.objectid, self.stripes.len())].get(key)
+    }
+
+    /// The last edit from `from` to `to`, both included.
+    pub(crate) fn floor(&self, from: &Key, to: &Key) -> Option<EntryRef<'_>> {
+        floor(self.among(from, to), to).filter(|(at, _)| *at >= from)
+    }
+
+    /// The edits from `from` to `to`, both included, in order.
+    pub(crate) fn range(&self, from: Key, to: Key) -> InOrder<'_, impl Iterator<Item = EntryRef<'_>>> {
+        range(self.among(&from, &to), from, to)
+    }
+
+    /// As [`FrozenEdits::range`], from the end.
+    pub(crate) fn range_back(&self, from: Key, to: Key) -> InOrder<'_, impl Iterator<Item = EntryRef<'_>>> {
+        range_back(self.among(&from, &to), from, to)
+    }
+
+    /// All edits, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = EntryRef<'_>> {
+        InOrder::new(self.stripes.iter().map(Overlay::iter), false)
+    }
+
+    /// Number of edits.
+    pub fn len(&self) -> usize {
+        self.stripes.iter().map(Overlay::len).sum()
+    }
+    /// Whether there are no edits.
+    pub fn is_empty(&self) -> bool {
+        self.stripes.iter().all(Overlay::is_empty)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use btrfs_format::KeyType;
+
+    use super::*;
+    use crate::overlay::ItemBytes;
+
+    /// The next number of a xorshift generator, below `end`.
+    fn below(x: &mut u64, end: u64) -> u64 {
+        *x ^= *x << 13;
+        *x ^= *x >> 7;
+        *x ^= *x << 17;
+        *x % end
+    }
+
+    /// Objects have four keys.
+    fn key(n: u64) -> Key {
+        Key::new(ObjectId(n >> 2), KeyType((n & 3) as u8), n)
+    }
+
+    #[test]
+    fn stripes_together_are_one_map() {
+        for seed in 1..40_u64 {
+            let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let count = [1, 2, STRIPES][seed as usize % 3];
+            let keys = [12, 300, 5000][seed as usize / 3 % 3];
+            let (mut map, mut stripes) = (BTreeMap::new(), Vec::from_iter((0..count).map(|_| Overlay::default())));
+            for _ in 0..below(&mut x, 2 * keys) {
+                let key = key(below(&mut x, keys));
+                let edit: Edit = (below(&mut x, 3) > 0).then(|| ItemBytes::from([x as u8; 3]));
+                map.insert(key, edit.clone());
+                stripes[stripe_of(key.objectid, count)].insert(key, edit);
+            }
+            let frozen = FrozenEdits::new(stripes.into());
+            assert_eq!((frozen.len(), frozen.is_empty()), (map.len(), map.is_empty()));
+            assert!(frozen.iter().eq(map.iter()));
+            for _ in 0..200 {
+                let (a, b) = (below(&mut x, keys), below(&mut x, keys));
+                let (from, to) = (key(a.min(b)), key(a.max(b)));
+                assert_eq!(frozen.get(&from), map.get(&from));
+                assert!(frozen.range(from, to).eq(map.range(from..=to)), "{from} {to}");
+                assert!(
+                    frozen.range_back(from, to).eq(map.range(from..=to).rev()),
+                    "{from} {to}"
+                );
+                assert_eq!(frozen.floor(&from, &to), map.range(from..=to).next_back());
+            }
+        }
+    }
+}
