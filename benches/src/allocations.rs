@@ -85,3 +85,13 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.realloc(at, layout, new_bytes) }
     }
 }
+
+/// One heap for all threads, as in a process that serves a mount (`memory.rs` of the command).
+pub fn share_one_heap() {
+    #[cfg(target_env = "gnu")]
+    for (parameter, value) in [(libc::M_ARENA_MAX, 1), (libc::M_TOP_PAD, 1 << 20)] {
+        // SAFETY: it takes two numbers and keeps them, under a lock.
+        let is_set = unsafe { libc::mallopt(parameter, value) } != 0;
+        assert!(is_set, "the allocator takes this value");
+    }
+}

@@ -16,13 +16,13 @@ use std::path::PathBuf;
 use anyhow::Result;
 use btrfs_image::size::{parse_size_bytes, pretty_bytes};
 use clap::Parser;
-use cowshed_benches::{peak_memory_bytes, reset_peak_memory};
+use cowshed_benches::{allocations, peak_memory_bytes, reset_peak_memory};
 
 use report::Report;
 use rig::Rig;
 
 #[global_allocator]
-static ALLOCATOR: cowshed_benches::allocations::Counting = cowshed_benches::allocations::Counting;
+static ALLOCATOR: allocations::Counting = allocations::Counting;
 
 #[derive(Parser)]
 #[command(about = "Measures the engine in one process")]
@@ -66,6 +66,7 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 fn main() -> Result<()> {
+    allocations::share_one_heap();
     let args = Args::parse();
     let report = Report {
         json: args.json,

@@ -21,7 +21,7 @@ use crate::mount_options::{self, Options};
 use crate::mounts::join::{self, Asked, Joined};
 use crate::mounts::serve::{Listener, Sessions, session_options};
 use crate::mounts::source::{Source, mount_options_of};
-use crate::{daemon, devices, log};
+use crate::{daemon, devices, log, memory};
 
 #[derive(Args, Debug)]
 #[command(after_help = mount_help::text())]
@@ -116,6 +116,7 @@ fn check_mountpoint(mountpoint: &Path) -> Result<()> {
 }
 
 fn serve(args: &MountArgs, options: Options, targets: &[PathBuf], mountpoint: &Path) -> Result<u8> {
+    memory::share_one_heap();
     // The process that serves the mount has another working directory, and names its devices to
     // callers.
     let whole = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
