@@ -34,7 +34,7 @@
 //! permission bits are kept, not enforced.
 //!
 //! **Several threads** that make very many files gain from an allocator for that: with a heap for
-//! each thread, as glibc has it, two threads make a quarter fewer files a second than with mimalloc.
+//! each thread, as glibc has it, two threads make a sixth fewer files a second than with mimalloc.
 //!
 //! Errors say which path was meant, have an [`errno`](Error::errno), and turn into
 //! [`std::io::Error`].

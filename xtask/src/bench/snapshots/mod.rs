@@ -118,6 +118,14 @@ impl Rig<'_> {
         command
     }
 
+    /// As [`Rig::tool`], by our program on both sides: what is left of the difference is the file
+    /// system's.
+    fn same_tool(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(run::released("cowshed"));
+        command.arg("btrfs").args(words);
+        command
+    }
+
     fn sync(&self) -> Result<()> {
         Ok(rustix::fs::syncfs(File::open(self.mnt())?)?)
     }
