@@ -32,15 +32,16 @@ fn writes_in(child: &Child, dir: &Path, bytes: u64) -> bool {
 }
 
 /// A fast run may end before the signal comes.
-const TRIES_MAX: usize = 100;
+const TRIES_MAX: usize = 20;
 
 /// Sends a signal to a command that writes its output. The exit code with which it ended, or none
 /// where it was the signal; `None` where it had ended before.
 fn interrupt(dir: &Path, line: &str, signal: Signal) -> Option<Option<i32>> {
-    // Whoever ran the tests may ignore SIGHUP, as nohup does, and programs inherit it.
+    // What ran the tests may ignore SIGHUP, as nohup does, or SIGINT, as a shell does for what it
+    // runs in the background; programs inherit that.
     let mut command = Command::new("env");
     command
-        .args(["--default-signal=HUP", COWSHED])
+        .args(["--default-signal=HUP,INT,TERM", COWSHED])
         .args(line.split_whitespace())
         .current_dir(dir)
         .stdin(Stdio::null());
