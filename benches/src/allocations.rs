@@ -86,7 +86,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// One heap for all threads, as in a process that serves a mount (`memory.rs` of the command).
+/// One heap for all threads, as in a process that serves a mount on a machine of few processors
+/// (`memory.rs` of the command).
 pub fn share_one_heap() {
     #[cfg(target_env = "gnu")]
     for (parameter, value) in [(libc::M_ARENA_MAX, 1), (libc::M_TOP_PAD, 1 << 20)] {

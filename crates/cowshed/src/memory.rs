@@ -23,12 +23,6 @@ pub fn join_freed_memory_at_once() {
     set(libc::M_MXFAST, 0);
 }
 
-/// More processors might wait for each other. What is said below was measured with two.
-const SHARING_PROCESSORS_MAX: usize = 4;
-/// The heap grows by so much.
-#[cfg(target_env = "gnu")]
-const HEAP_STEP_BYTES: libc::c_int = 1 << 20;
-
 /// One heap for all threads, where processors are few.
 ///
 /// glibc gives each thread a heap of its own, which grows by 4 KiB at a time, with a system call:
@@ -36,14 +30,16 @@ const HEAP_STEP_BYTES: libc::c_int = 1 << 20;
 /// What a thread frees of another one's heap is of no use to itself: with `max_memory=64m`, 300,000
 /// files needed 250 to 320 MiB, and need 140.
 pub fn share_one_heap() {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
     #[cfg(target_env = "gnu")]
-    if processors <= SHARING_PROCESSORS_MAX {
-        set(libc::M_ARENA_MAX, 1);
-        set(libc::M_TOP_PAD, HEAP_STEP_BYTES);
+    {
+        // The threads of more might wait for each other. Measured with two.
+        const PROCESSORS_MAX: usize = 4;
+        const STEP_BYTES: libc::c_int = 1 << 20;
+        if std::thread::available_parallelism().is_ok_and(|processors| processors.get() <= PROCESSORS_MAX) {
+            set(libc::M_ARENA_MAX, 1);
+            set(libc::M_TOP_PAD, STEP_BYTES);
+        }
     }
-    #[cfg(not(target_env = "gnu"))]
-    let _ = (processors, SHARING_PROCESSORS_MAX);
 }
 
 #[cfg(target_env = "gnu")]

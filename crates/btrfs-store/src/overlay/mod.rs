@@ -1,7 +1,7 @@
 //! The pending items of one tree: what operations wrote and no commit has merged yet.
 //!
 //! Ordered like the tree; an entry is a put or a delete and hides what lies below it. Plain memory,
-//! no locks: its owner ([`crate::tree::Tree`]) holds one for each stripe ([`stripes`]).
+//! no locks: its owner ([`crate::tree::Tree`]) has a lock for each stripe ([`stripes`]).
 
 mod bytes;
 pub mod stripes;

@@ -1,5 +1,5 @@
 //! The edits of one tree in several overlays, its *stripes*: threads that change different objects
-//! change different ones, and do not wait for each other.
+//! mostly change different stripes, and seldom wait for each other.
 //!
 //! All edits of an object are in one stripe. What goes over several objects reads several stripes,
 //! and puts them in order again ([`InOrder`]).
@@ -141,7 +141,7 @@ pub struct FrozenEdits {
 }
 
 impl FrozenEdits {
-    /// Of a tree with so many stripes.
+    /// From the stripes of a tree, in their order.
     pub fn new(stripes: Box<[Overlay]>) -> Self {
         Self { stripes }
     }
@@ -192,14 +192,7 @@ mod tests {
 
     use super::*;
     use crate::overlay::ItemBytes;
-
-    /// The next number of a xorshift generator, below `end`.
-    fn below(x: &mut u64, end: u64) -> u64 {
-        *x ^= *x << 13;
-        *x ^= *x >> 7;
-        *x ^= *x << 17;
-        *x % end
-    }
+    use crate::testing::Dice;
 
     /// Objects have four keys.
     fn key(n: u64) -> Key {
@@ -209,13 +202,13 @@ mod tests {
     #[test]
     fn stripes_together_are_one_map() {
         for seed in 1..40_u64 {
-            let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mut dice = Dice::new(seed);
             let count = [1, 2, STRIPES][seed as usize % 3];
             let keys = [12, 300, 5000][seed as usize / 3 % 3];
             let (mut map, mut stripes) = (BTreeMap::new(), Vec::from_iter((0..count).map(|_| Overlay::default())));
-            for _ in 0..below(&mut x, 2 * keys) {
-                let key = key(below(&mut x, keys));
-                let edit: Edit = (below(&mut x, 3) > 0).then(|| ItemBytes::from([x as u8; 3]));
+            for _ in 0..dice.below(2 * keys) {
+                let key = key(dice.below(keys));
+                let edit: Edit = (dice.below(3) > 0).then(|| ItemBytes::from([dice.next() as u8; 3]));
                 map.insert(key, edit.clone());
                 stripes[stripe_of(key.objectid, count)].insert(key, edit);
             }
@@ -223,7 +216,7 @@ mod tests {
             assert_eq!((frozen.len(), frozen.is_empty()), (map.len(), map.is_empty()));
             assert!(frozen.iter().eq(map.iter()));
             for _ in 0..200 {
-                let (a, b) = (below(&mut x, keys), below(&mut x, keys));
+                let (a, b) = (dice.below(keys), dice.below(keys));
                 let (from, to) = (key(a.min(b)), key(a.max(b)));
                 assert_eq!(frozen.get(&from), map.get(&from));
                 assert!(frozen.range(from, to).eq(map.range(from..=to)), "{from} {to}");

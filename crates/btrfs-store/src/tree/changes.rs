@@ -40,19 +40,23 @@ struct Objects {
 }
 
 impl Tracked {
-    /// Notes an edit. The usual case is that nothing is tracked.
-    pub(crate) fn note(&mut self, key: &Key, before: Option<Edit>) {
+    /// Notes an edit. The usual case is that nothing is tracked. True where it is the object's
+    /// first change since it was logged.
+    pub(crate) fn note(&mut self, key: &Key, before: Option<Edit>) -> bool {
         if let Some(objects) = &mut self.0
             && let Some(changes) = objects.all.get_mut(&key.objectid)
         {
-            if changes.is_empty() {
+            let is_first = changes.is_empty();
+            if is_first {
                 objects.changed.insert(key.objectid);
             }
             changes.push(Change {
                 key: *key,
                 before: before.filter(|_| key.ty == KeyType::EXTENT_DATA),
             });
+            return is_first;
         }
+        false
     }
 
     pub(crate) fn clear(&mut self) {
@@ -150,11 +154,12 @@ impl Tree {
         changed
     }
 
-    /// Did any tracked object change since it was logged?
+    /// Did any tracked object change since it was logged? Asked for each name that is logged, while
+    /// nothing changes: it takes no lock.
     pub fn has_tracked_changes(&self) -> bool {
-        let held = self.active.read_all();
-        let mut objects = held.stripes().filter_map(|stripe| stripe.tracked.0.as_ref());
-        objects.any(|objects| !objects.changed.is_empty())
+        let has_changes = self.active.has_tracked_changes();
+        debug_assert_eq!(has_changes, !self.tracked_and_changed().is_empty());
+        has_changes
     }
 
     /// Did anything about the object of this key change but the item of the key: since it was
@@ -178,7 +183,9 @@ impl Tree {
     pub fn track(&self, id: ObjectId) -> Option<Vec<Change>> {
         let mut stripe = self.active.write_one(id);
         let objects = stripe.tracked.0.get_or_insert_default();
-        objects.changed.remove(&id);
+        if objects.changed.remove(&id) {
+            self.active.note_logged();
+        }
         let mut changes = objects.all.insert(id, Vec::new())?;
         drop(stripe);
         changes.sort_by_key(|change| change.key);
@@ -190,7 +197,9 @@ impl Tree {
     pub fn untrack(&self, id: ObjectId) {
         if let Some(objects) = &mut self.active.write_one(id).tracked.0 {
             objects.all.remove(&id);
-            objects.changed.remove(&id);
+            if objects.changed.remove(&id) {
+                self.active.note_logged();
+            }
         }
     }
 }

@@ -290,18 +290,17 @@ impl Tree {
         Ok(self.floor_committed(root, key)?.map(|(key, _)| key))
     }
 
-    /// The last key at or below `key` that the running transaction has, or had when it began, or
-    /// had in between: also one that is deleted by now.
-    pub fn floor_key_ever(&self, key: &Key) -> Result<Option<Key>> {
-        let (root, pending) = {
-            let state = self.state.read();
-            let stripes = self.active.read(&Key::MIN, key);
-            let active = stripes::floor(stripes.edits(), key);
-            let frozen = state.frozen.as_ref().and_then(|frozen| frozen.floor(&Key::MIN, key));
-            (state.root, newest(active, frozen).map(|(key, _)| *key))
-        };
-        let committed = self.floor_committed(root, key)?.map(|(key, _)| key);
-        Ok(pending.max(committed))
+    /// The last key from `from` to `key`, both included, that the running transaction has, or had
+    /// when it began, or had in between: also one that is deleted by now.
+    pub fn floor_key_ever(&self, from: &Key, key: &Key) -> Result<Option<Key>> {
+        // Held while blocks are read: no commit frees them meanwhile.
+        let state = self.state.read();
+        let committed = self.floor_committed(state.root, key)?.map(|(key, _)| key);
+        let stripes = self.active.read(from, key);
+        let active = stripes::floor(stripes.edits(), key);
+        let frozen = state.frozen.as_ref().and_then(|frozen| frozen.floor(from, key));
+        let pending = newest(active, frozen).map(|(key, _)| *key);
+        Ok(pending.max(committed).filter(|found| found >= from))
     }
 
     /// As [`Tree::cursor`], in the commit's own view.
@@ -327,12 +326,7 @@ impl Tree {
     pub(crate) fn freeze(&self) -> Option<Arc<FrozenEdits>> {
         let mut state = self.state.write();
         assert!(state.frozen.is_none(), "a tree is frozen by one commit at a time");
-        let mut stripes = Vec::new();
-        self.active.write_all(|stripe| {
-            stripe.tracked.clear();
-            stripes.push(std::mem::take(&mut stripe.edits));
-        });
-        let frozen = FrozenEdits::new(stripes.into());
+        let frozen = FrozenEdits::new(self.active.take());
         if frozen.is_empty() {
             return None;
         }

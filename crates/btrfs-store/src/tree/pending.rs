@@ -2,6 +2,7 @@
 //! in stripes ([`crate::overlay::stripes`]) with a lock each.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use btrfs_format::{Key, ObjectId, TreeId};
 use cowshed_runtime::lock::{self, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -20,30 +21,40 @@ pub(super) struct Stripe {
     pub tracked: Tracked,
 }
 
-impl Stripe {
-    fn insert(&mut self, key: Key, edit: Edit, growth: &mut Growth) {
-        let bytes_of = |edit: &Edit| edit.as_ref().map_or(0, |bytes| bytes.len()) as i64;
-        growth.bytes += bytes_of(&edit);
-        let before = self.edits.insert(key, edit);
+/// What came of some edits.
+#[derive(Default)]
+struct Applied {
+    growth: Growth,
+    /// Tracked objects that changed for the first time since they were logged.
+    changed: usize,
+}
+
+impl Applied {
+    fn note(&mut self, tracked: &mut Tracked, key: &Key, before: Option<Edit>) {
         match &before {
-            Some(before) => growth.bytes -= bytes_of(before),
-            None => growth.items += 1,
+            Some(before) => self.growth.bytes -= bytes_of(before),
+            None => self.growth.items += 1,
         }
-        self.tracked.note(&key, before);
+        self.changed += usize::from(tracked.note(key, before));
+    }
+}
+
+fn bytes_of(edit: &Edit) -> i64 {
+    edit.as_ref().map_or(0, |bytes| bytes.len()) as i64
+}
+
+impl Stripe {
+    fn insert(&mut self, key: Key, edit: Edit, applied: &mut Applied) {
+        applied.growth.bytes += bytes_of(&edit);
+        let before = self.edits.insert(key, edit);
+        applied.note(&mut self.tracked, &key, before);
     }
 
     /// As [`Stripe::insert`], of edits in the order of their keys, each key once.
-    fn insert_run(&mut self, run: Vec<(Key, Edit)>, growth: &mut Growth) {
-        let bytes_of = |edit: &Edit| edit.as_ref().map_or(0, |bytes| bytes.len()) as i64;
-        growth.bytes += run.iter().map(|(_, edit)| bytes_of(edit)).sum::<i64>();
+    fn insert_run(&mut self, run: Vec<(Key, Edit)>, applied: &mut Applied) {
+        applied.growth.bytes += run.iter().map(|(_, edit)| bytes_of(edit)).sum::<i64>();
         let Self { edits, tracked } = self;
-        edits.insert_run(run, |key, before| {
-            match &before {
-                Some(before) => growth.bytes -= bytes_of(before),
-                None => growth.items += 1,
-            }
-            tracked.note(key, before);
-        });
+        edits.insert_run(run, |key, before| applied.note(tracked, key, before));
     }
 }
 
@@ -57,6 +68,9 @@ struct Locked(RwLock<Stripe>);
 pub(super) struct ActiveEdits {
     tree: TreeId,
     stripes: OnceLock<Box<[Locked]>>,
+    /// Tracked objects that changed since they were logged, in all stripes: changed while the
+    /// object's stripe is held.
+    changed: AtomicUsize,
 }
 
 /// Shared holds of the stripes that keys of a range may be in: none where the tree has had no edit.
@@ -96,6 +110,7 @@ impl ActiveEdits {
         Self {
             tree,
             stripes: OnceLock::new(),
+            changed: AtomicUsize::new(0),
         }
     }
 
@@ -146,21 +161,35 @@ impl ActiveEdits {
         stripes[number].0.write_ordered(self.order(number))
     }
 
-    /// Calls `change` for each stripe, all of them held until the last call has returned.
-    pub fn write_all(&self, mut change: impl FnMut(&mut Stripe)) {
+    /// Takes the edits of all stripes, in their order. Nothing is tracked afterwards.
+    pub fn take(&self) -> Box<[Overlay]> {
         let stripes = self.stripes.get().into_iter().flatten().enumerate();
         let mut held: Vec<_> = stripes
             .map(|(number, stripe)| stripe.0.write_ordered(self.order(number)))
             .collect();
-        held.iter_mut().for_each(|stripe| change(stripe));
+        self.changed.store(0, Ordering::Release);
+        let taken = held.iter_mut().map(|stripe| {
+            stripe.tracked.clear();
+            std::mem::take(&mut stripe.edits)
+        });
+        taken.collect()
     }
 
-    /// The stripes of these edits, in their order: readers see all of the edits or none.
-    fn write(&self, edits: &[(Key, Edit)]) -> WriteStripes<'_> {
+    /// A tracked object that had changed was logged, or is tracked no more. The caller holds its
+    /// stripe.
+    pub fn note_logged(&self) {
+        self.changed.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Whether a tracked object has changed since it was logged.
+    pub fn has_tracked_changes(&self) -> bool {
+        self.changed.load(Ordering::Acquire) > 0
+    }
+
+    /// The stripes of these numbers (bits), in their order: readers see all that is changed in them
+    /// while they are held, or nothing.
+    fn write(&self, wanted: u32) -> WriteStripes<'_> {
         let stripes = self.made();
-        let wanted = edits.iter().fold(0_u32, |wanted, (key, _)| {
-            wanted | 1 << stripe_of(key.objectid, stripes.len())
-        });
         let numbers = (0..stripes.len()).filter(|number| wanted & 1 << number != 0);
         let held = numbers.map(|number| (number, stripes[number].0.write_ordered(self.order(number))));
         WriteStripes(held.collect())
@@ -168,31 +197,82 @@ impl ActiveEdits {
 
     /// Adds edits in order.
     pub fn insert(&self, edits: Vec<(Key, Edit)>) -> Growth {
-        let mut growth = Growth::default();
-        let mut held = self.write(&edits);
+        let count = self.count();
+        let number_of = |key: &Key| stripe_of(key.objectid, count);
+        let wanted = edits.iter().fold(0, |wanted, (key, _)| wanted | 1 << number_of(key));
+        let mut applied = Applied::default();
+        let mut held = self.write(wanted);
         for (key, edit) in edits {
-            let number = stripe_of(key.objectid, self.count());
-            held.number(number).insert(key, edit, &mut growth);
+            held.number(number_of(&key)).insert(key, edit, &mut applied);
         }
-        growth
+        self.noted(&applied)
     }
 
     /// As [`ActiveEdits::insert`], of edits in the order of their keys, each key once.
     pub fn insert_run(&self, run: Vec<(Key, Edit)>) -> Growth {
-        let mut growth = Growth::default();
-        let mut held = self.write(&run);
-        if let [(_, only)] = &mut held.0[..] {
-            only.insert_run(run, &mut growth);
-            return growth;
-        }
         let count = self.count();
         let mut parts: [Vec<(Key, Edit)>; STRIPES] = Default::default();
-        for (key, edit) in run {
-            parts[stripe_of(key.objectid, count)].push((key, edit));
+        let number_of = |key: &Key| stripe_of(key.objectid, count);
+        let only = match &run[..] {
+            [(first, _), .., (last, _)] if stripes_of(first, last, count).len() == 1 => Some(number_of(first)),
+            _ => None,
+        };
+        match only {
+            // As it is, without other memory.
+            Some(number) => parts[number] = run,
+            None => run
+                .into_iter()
+                .for_each(|(key, edit)| parts[number_of(&key)].push((key, edit))),
         }
-        for (number, part) in parts.into_iter().enumerate().filter(|(_, part)| !part.is_empty()) {
-            held.number(number).insert_run(part, &mut growth);
+        let wanted = (0..STRIPES).filter(|number| !parts[*number].is_empty());
+        let mut held = self.write(wanted.fold(0, |wanted, number| wanted | 1 << number));
+        let mut applied = Applied::default();
+        for (number, stripe) in &mut held.0 {
+            stripe.insert_run(std::mem::take(&mut parts[*number]), &mut applied);
         }
-        growth
+        self.noted(&applied)
+    }
+
+    /// Counts what changed while its stripes are held.
+    fn noted(&self, applied: &Applied) -> Growth {
+        if applied.changed > 0 {
+            self.changed.fetch_add(applied.changed, Ordering::AcqRel);
+        }
+        applied.growth
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use btrfs_format::KeyType;
+
+    use super::*;
+    use crate::overlay::ItemBytes;
+    use crate::testing::Dice;
+
+    /// Runs of one object, of some, and of very many.
+    #[test]
+    fn run_over_several_stripes_is_as_its_edits_one_by_one() {
+        for (seed, tree) in (0..60).zip([TreeId::FS, TreeId::CSUM].into_iter().cycle()) {
+            let mut dice = Dice::new(seed);
+            let objects = [1, 5, 1000][dice.below(3) as usize];
+            let [by_run, by_one] = [ActiveEdits::new(tree), ActiveEdits::new(tree)];
+            for _ in 0..20 {
+                let mut run: Vec<_> = (0..dice.below(200))
+                    .map(|_| {
+                        let key = Key::new(ObjectId(256 + dice.below(objects)), KeyType(249), dice.below(8));
+                        let edit = (dice.below(3) > 0).then(|| ItemBytes::from(vec![1; dice.below(9) as usize]));
+                        (key, edit)
+                    })
+                    .collect();
+                run.sort_by_key(|(key, _)| *key);
+                run.dedup_by_key(|(key, _)| *key);
+                assert_eq!(by_one.insert(run.clone()), by_run.insert_run(run));
+            }
+            let taken = [by_run.take(), by_one.take()];
+            let all = taken.each_ref().map(|stripes| stripes.iter().map(Overlay::iter));
+            let [by_run, by_one] = all.map(|stripes| stripes.map(Iterator::collect::<Vec<_>>).collect::<Vec<_>>());
+            assert_eq!(by_run, by_one);
+        }
     }
 }

@@ -51,9 +51,8 @@ pub(crate) fn next_index(dir: &Inode) -> Result<u64> {
     }
     // A number that a name gave back in this transaction is not used again in it: where a log says
     // whose it is now, replay would take it from the inode that has it in the last commit.
-    let end = names::index_key(dir.ino, u64::MAX);
-    let last = dir.tree.floor_key_ever(&end)?;
-    let next = match last.filter(|key| key.objectid == end.objectid && key.ty == end.ty) {
+    let (first, end) = (names::index_key(dir.ino, 0), names::index_key(dir.ino, u64::MAX));
+    let next = match dir.tree.floor_key_ever(&first, &end)? {
         None => FIRST_INDEX,
         // Room for a rename's two names; and cookies have 63 bits.
         Some(key) if key.offset >= u64::MAX >> 2 => return Err(Errno::Overflow.into()),

@@ -135,7 +135,7 @@ impl Subvol {
     pub(crate) fn take_ino(&self) -> Result<ObjectId> {
         if self.next_ino.load(Ordering::Acquire) == 0 {
             let last = Key::new(ObjectId::LAST_FREE, KeyType(u8::MAX), u64::MAX);
-            let used = self.tree.floor_key_ever(&last)?;
+            let used = self.tree.floor_key_ever(&Key::MIN, &last)?;
             let used = used.map_or(ObjectId::FIRST_FREE, |key| key.objectid);
             let next = used.0.max(ObjectId::FIRST_FREE.0) + 1;
             // The first caller is right: later readers may have seen numbers that it gave out, or

@@ -40,9 +40,6 @@ pub fn run(rig: &Rig<'_>) -> Result<Lines> {
     let mut list = rig.tool(&["subvolume", "list"]);
     list.arg(rig.mnt());
     note("of each listed", timed(|| quietly(&mut list))?);
-    let mut list = rig.same_tool(&["subvolume", "list"]);
-    list.arg(rig.mnt());
-    note("of each listed, by one program on both", timed(|| quietly(&mut list))?);
     note(
         "snapshots deleted",
         each(&|name| cowshed_harness::delete_subvolume(&top, name), "snap")?,
