@@ -65,7 +65,8 @@ pub enum Error {
         /// Name of the feature.
         feature: String,
     },
-    /// Not done because the volume would not stay consistent, or could not be trusted afterwards.
+    /// Not done because the volume would not stay consistent, or could not be trusted afterwards: to
+    /// callers of a mount an I/O error.
     #[error("{what}")]
     Refused {
         /// The reason.

@@ -7,7 +7,7 @@ use cowshed_crash::rig::{self, Devices, Fs, Layout, ROOT};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::crash::{CrashImages, Options};
 use cowshed_device_sim::{Fault, FaultKind, FaultPlan, FaultyDevice, Log, On};
-use cowshed_model::script::Op;
+use cowshed_model::script::{Op, Staged};
 use cowshed_model::tree;
 use cowshed_vfs::{Error, FileSystem as _, NodeId, SetAttr};
 
@@ -149,6 +149,28 @@ fn a_barrier_of_a_log_that_fails_makes_the_mount_read_only() {
     assert_eq!((generation, has_log), (committed.get(), false));
     let cold = tree::take(&rig::mount(rig::shared(&devices)).unwrap()).unwrap();
     assert_ne!(cold["f"].perm, 0o751);
+}
+
+/// The commit that is tried instead of the log meets the barrier that failed: an I/O error, to all
+/// callers.
+#[test]
+fn a_group_whose_barrier_fails_is_an_io_error() {
+    let (_devices, plan, fs) = about_to_log();
+    let player = Player::new(&fs);
+    plan.add(Fault::error(On::Flush, 0));
+    let group = Op::Group {
+        commit: true,
+        writes: vec![Staged {
+            path: "f".into(),
+            offset: 0,
+            len: 4096,
+            fill: 7,
+        }],
+    };
+    assert_eq!(player.apply(&group), Err(Error::Io));
+    assert_eq!(plan.counts().faults, 1);
+    assert!(fs.mount().store().txn().is_aborted());
+    rig::abandon(fs);
 }
 
 /// Nor do crashes afterwards take what was synced before it: the superblock that led to it is there

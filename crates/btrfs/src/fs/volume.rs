@@ -34,9 +34,8 @@ impl From<Error> for Failure {
             Error::Outcome(errno) => *errno,
             Error::Store(StoreError::NoSpace) => Errno::NoSpace,
             Error::Store(StoreError::ReadOnly) => Errno::ReadOnly,
-            Error::Store(StoreError::Unsupported { .. }) | Error::Store(StoreError::Refused { .. }) => {
-                Errno::NotSupported
-            }
+            Error::Store(StoreError::Unsupported { .. }) => Errno::NotSupported,
+            // What is refused could not be trusted: a barrier behind one that failed.
             _ => Errno::Io,
         };
         Failure::new(outcome, error)
