@@ -6,6 +6,8 @@ use std::sync::Arc;
 use btrfs_format::block::{ITEM_HEADER_BYTES, leaf_capacity_bytes};
 use btrfs_format::{Key, TreeId};
 
+use smallvec::SmallVec;
+
 use crate::error::Result;
 use btrfs_store::overlay::ItemBytes;
 use btrfs_store::tree::{Item, Tree};
@@ -14,6 +16,8 @@ use btrfs_store::txn::Batch;
 pub(crate) struct Staged<'t> {
     tree: &'t Arc<Tree>,
     batch: Batch,
+    /// What the tree has under these keys.
+    known: SmallVec<[(Key, Option<Item>); 2]>,
     is_crowded: bool,
 }
 
@@ -22,6 +26,7 @@ impl<'t> Staged<'t> {
         Self {
             tree,
             batch: Batch::new(),
+            known: SmallVec::new(),
             is_crowded: false,
         }
     }
@@ -29,8 +34,19 @@ impl<'t> Staged<'t> {
     pub(crate) fn get(&self, key: &Key) -> Result<Option<Item>> {
         match self.batch.pending(self.tree, key) {
             Some(edit) => Ok(edit.clone().map(Item::Pending)),
-            None => Ok(self.tree.get(key)?),
+            None => match self.known.iter().find(|(known, _)| known == key) {
+                Some((_, item)) => Ok(item.clone()),
+                None => Ok(self.tree.get(key)?),
+            },
         }
+    }
+
+    /// The tree has this under a key, and no other operation changes that meanwhile.
+    pub(crate) fn know(&mut self, key: Key, item: Option<Item>) {
+        let is_so = |there: Option<Item>| there.as_deref() == item.as_deref();
+        // A device that fails says nothing.
+        debug_assert!(self.tree.get(&key).map_or(true, is_so), "{key} was changed since");
+        self.known.push((key, item));
     }
 
     pub(crate) fn put(&mut self, key: Key, bytes: impl Into<ItemBytes>) {

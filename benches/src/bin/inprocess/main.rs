@@ -5,6 +5,7 @@
 //! with O_DIRECT.
 
 mod beside;
+mod changes;
 mod codecs;
 mod files;
 mod names;
@@ -80,6 +81,12 @@ fn main() -> Result<()> {
         let rig = Rig::make(args.image.as_deref(), args.max_memory)?;
         names::run(&rig, &report, args.count, args.forget)?;
         end(rig, &args, "names")?;
+    }
+    if report.wants(changes::ALL) {
+        reset_peak_memory();
+        let rig = Rig::make(args.image.as_deref(), args.max_memory)?;
+        changes::run(&rig, &report, args.count / 5)?;
+        end(rig, &args, "changes")?;
     }
     if report.wants(beside::ALL) {
         for place in beside::Place::ALL {

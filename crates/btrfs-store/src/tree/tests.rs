@@ -11,7 +11,7 @@ use cowshed_harness::threads::SetOnDrop;
 
 use super::{MergeHost, Merger, NodeStore, RootPtr, Tree, child_ptr};
 use crate::error::Result;
-use crate::overlay::stripes::STRIPES;
+use crate::overlay::stripes::{STRIPES, stripe_of};
 use crate::overlay::{Edit, ItemBytes};
 use crate::testing::{Dice, memory_volume};
 use crate::volume::BlockPtr;
@@ -432,7 +432,7 @@ fn readers_see_all_of_a_batch_or_nothing() {
     const ROUNDS: u64 = 30_000;
     let mut fixture = Fixture::new();
     let (low, high) = (key(0), key(64));
-    assert_ne!(low.objectid.0 % STRIPES as u64, high.objectid.0 % STRIPES as u64);
+    assert_ne!(stripe_of(low.objectid, STRIPES), stripe_of(high.objectid, STRIPES));
     let batch = |n: u64| {
         [low, high]
             .map(|key| (key, Some(ItemBytes::from(n.to_le_bytes()))))

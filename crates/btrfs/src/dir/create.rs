@@ -177,7 +177,9 @@ pub(super) fn make<'t>(
         mtime: stamp.now,
         otime: stamp.now,
     };
-    let inode = Arc::new(Inode::new(&dir.subvol, ino, attr, new.kind));
+    let mut inode = Inode::new(&dir.subvol, ino, attr, new.kind);
+    inode.is_made_here = is_regular;
+    let inode = Arc::new(inode);
     let mut has_xattrs = false;
     for (name, list) in [(acl::ACCESS_NAME, &owned.access), (acl::DEFAULT_NAME, &owned.default)] {
         if let Some(list) = list {

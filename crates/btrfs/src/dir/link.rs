@@ -56,6 +56,9 @@ pub fn link(files: &Files, caller: &Caller<'_>, inode: &Arc<Inode>, dir: &Arc<In
             ty: names::file_type(inode.kind()),
             generation,
         };
+        if dir.dir.filter.is_absent(name) {
+            staged.know(names::item_key(dir.ino, name), None);
+        }
         names::insert(&mut staged, &new)?;
         names::insert_ref(&mut staged, inode.ino, &new, || may_extend_refs(files))?;
         if nlink == 0 {

@@ -107,13 +107,14 @@ pub(crate) fn target_of(tree: TreeId, entry: &view::DirEntry<'_>) -> Result<Foun
 
 /// What `name` in `dir` leads to.
 pub fn find(tree: &Tree, dir: ObjectId, name: &[u8]) -> Result<Option<Found>> {
-    let Some(item) = tree.get(&item_key(dir, name))? else {
-        return Ok(None);
-    };
-    match view::dir_entries(&item).find(|e| e.name == name) {
-        Some(entry) => target_of(tree.id(), &entry).map(Some),
-        None => Ok(None),
-    }
+    let item = tree.get(&item_key(dir, name))?;
+    among(tree.id(), item.as_deref(), name)
+}
+
+/// What `name` leads to by the item of all names with its hash.
+pub(super) fn among(tree: TreeId, item: Option<&[u8]>, name: &[u8]) -> Result<Option<Found>> {
+    let entry = item.and_then(|item| view::dir_entries(item).find(|e| e.name == name));
+    entry.map(|entry| target_of(tree, &entry)).transpose()
 }
 
 const DIR_HEAD_BYTES: usize = size_of::<DirItem>();

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use btrfs_format::view;
 use cowshed_vfs::Error as Errno;
 
-use super::names::{self, Found, Target};
-use super::{FIRST_INDEX, check_name, find_child, is_still, subvolumes, touch_dir};
+use super::names::{self, Target};
+use super::{FIRST_INDEX, Held, check_name, find_child, subvolumes, touch_dir};
 use crate::access::{Caller, check_dir, may_remove};
 use crate::error::{Error, Result, StoreError};
 use crate::files::{Files, prepare_and_join, touch_inode};
@@ -31,43 +31,36 @@ fn remove(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8], wan
     check_name(name)?;
     let space = files.reserve(Budget::UNLINK)?;
     loop {
-        // The child's number decides about the order of the locks, so it is looked up before and
-        // once more after.
-        let (found, child) = find_child(files, dir, name)?;
-        if want_dir && matches!(found.target, Target::Subvol(_)) && !child.is_placeholder() {
+        let held = find_child(files, dir, name)?;
+        let child = &held.inode;
+        if want_dir && matches!(held.found.target, Target::Subvol(_)) && !child.is_placeholder() {
             drop(space);
             return subvolumes::delete_empty(files, caller, dir, name);
         }
-        let locks = lock::write_all(&[dir, &child]);
-        if !is_still(files, dir, name, (&found, &child))? {
+        let locks = lock::write_all(&[dir, child]);
+        if !held.is_still(files, dir, name)? {
             continue;
         }
-        may_remove(files, caller, dir, &child)?;
+        may_remove(files, caller, dir, child)?;
         match (want_dir, child.is_dir()) {
             (true, false) => return Err(Errno::NotDirectory.into()),
             (false, true) => return Err(Errno::IsDirectory.into()),
-            (true, true) => check_removable_dir(&child)?,
+            (true, true) => check_removable_dir(child)?,
             (false, false) => {}
         }
-        apply_removal(files, dir, name, &found, &child, space)?;
+        apply_removal(files, dir, name, &held, space)?;
         drop(locks);
-        settle(files, &child);
+        settle(files, child);
         return Ok(());
     }
 }
 
-fn apply_removal(
-    files: &Files,
-    dir: &Arc<Inode>,
-    name: &[u8],
-    found: &Found,
-    child: &Arc<Inode>,
-    space: MetaReservation,
-) -> Result<()> {
+fn apply_removal(files: &Files, dir: &Arc<Inode>, name: &[u8], held: &Held, space: MetaReservation) -> Result<()> {
+    let child = &held.inode;
     let now = files.store().env().now();
     let (join, (mut staged, is_last)) = prepare_and_join(files, |_| {
         let mut staged = Staged::new(&dir.tree);
-        let is_last = stage_removal(&mut staged, dir, name, found, child)?;
+        let is_last = stage_removal(&mut staged, dir, name, held)?;
         Ok((staged, is_last))
     })?;
     files.names().changed(staged.is_crowded());
@@ -97,15 +90,10 @@ fn apply_removal(
 
 /// Stages the removal of a name and of the way back to it. True where no name with its hash is
 /// left.
-pub(super) fn stage_removal(
-    staged: &mut Staged<'_>,
-    dir: &Inode,
-    name: &[u8],
-    found: &Found,
-    child: &Inode,
-) -> Result<bool> {
-    let index = match found.target {
-        Target::Inode(_) => names::remove_ref(staged, child.ino, dir.ino, name)?,
+pub(super) fn stage_removal(staged: &mut Staged<'_>, dir: &Inode, name: &[u8], held: &Held) -> Result<bool> {
+    held.look.tell(staged, dir, name);
+    let index = match held.found.target {
+        Target::Inode(_) => names::remove_ref(staged, held.inode.ino, dir.ino, name)?,
         Target::Subvol(_) => find_index(dir, name)?,
     };
     names::remove(staged, dir.ino, name, index)

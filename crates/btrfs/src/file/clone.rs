@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use cowshed_runtime::lock::{RwLockReadGuard, RwLockWriteGuard};
+use cowshed_runtime::lock::RwLockReadGuard;
 use cowshed_vfs::{Dedupe, Error as Outcome};
 
 use super::items::{self, Change, NOW};
@@ -16,6 +16,7 @@ use crate::block::{BLOCK, FILE_BYTES_MAX, round_down, round_up};
 use crate::error::{Error, Result, StoreError};
 use crate::extent::{Extent, Kind, Walk};
 use crate::files::Files;
+use crate::object::lock::OpWriteGuard;
 use crate::object::{Inode, flags};
 use btrfs_format::ObjectId;
 use btrfs_store::space::{Budget, DataReservation};
@@ -29,7 +30,7 @@ const COPY_BYTES: u64 = 1 << 20;
 /// Operation locks of source and target.
 pub(super) struct Locks<'a> {
     _src: Option<RwLockReadGuard<'a, ()>>,
-    _dst: RwLockWriteGuard<'a, ()>,
+    _dst: OpWriteGuard<'a>,
 }
 
 pub(super) fn lock_both<'a>(src: &'a Arc<Inode>, dst: &'a Arc<Inode>) -> Locks<'a> {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use btrfs_format::items::{InodeItem, Timespec};
 use btrfs_format::{Generation, Key, KeyType, ObjectId};
-use cowshed_runtime::lock::{self, Mutex, RwLock};
+use cowshed_runtime::lock::{self, Mutex};
 use cowshed_vfs::{Attr, FileKind, PERM_MASK, Timestamp};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
@@ -15,6 +15,7 @@ use zerocopy::little_endian::{U32, U64};
 use super::blocks::with_delalloc;
 use super::dir::DirData;
 use super::lazy::Lazy;
+use super::op_lock::OpLock;
 use super::subvol::{PLACEHOLDER_INO_BIT, Subvol};
 use super::unasked::Unasked;
 use super::xattrs::XattrCache;
@@ -147,9 +148,7 @@ impl InodeState {
 pub struct Inode {
     pub(crate) tree: Arc<Tree>,
     pub(crate) ino: ObjectId,
-    /// The operation lock: held for reading by reads, for writing by whatever changes names, size
-    /// or extents.
-    pub(crate) lock: RwLock<()>,
+    pub(crate) lock: OpLock,
     pub(crate) attr: Mutex<InodeState>,
     /// Dirty ranges and whatever else `file` keeps per inode, from its first use on.
     pub(crate) data: Lazy<FileData>,
@@ -165,6 +164,8 @@ pub struct Inode {
     pub(crate) unasked: Unasked,
     /// Never changes in an inode's life; kept outside of `attr` so that asking costs no lock.
     kind: FileKind,
+    /// Was made as it is in memory: it has no extents before `data` is first used.
+    pub(crate) is_made_here: bool,
 }
 
 /// Device numbers on disk have twenty bits of minor number; callers see them as
@@ -196,7 +197,7 @@ impl Inode {
         Self {
             tree: subvol.tree.clone(),
             ino,
-            lock: RwLock::new(LockRank::InodeOp, ()),
+            lock: OpLock::default(),
             attr: Mutex::new(
                 LockRank::Attr,
                 InodeState {
@@ -213,6 +214,7 @@ impl Inode {
             xattrs: XattrCache::default(),
             unasked: Unasked::default(),
             kind,
+            is_made_here: false,
         }
     }
 

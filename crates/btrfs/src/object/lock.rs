@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use cowshed_runtime::lock::{MutexGuard, RwLockWriteGuard};
+use cowshed_runtime::lock::MutexGuard;
 
 use super::inode::{Inode, InodeState};
+pub(crate) use super::op_lock::OpWriteGuard;
 
 /// The most inodes that one operation changes: rename has two directories and two entries, and a
 /// whiteout is new.
@@ -27,7 +28,7 @@ fn ordered<'a>(inodes: &[&'a Arc<Inode>]) -> ([Option<&'a Arc<Inode>>; INODES_MA
 
 /// Operation locks of several inodes, for writing.
 pub(crate) struct Locked<'a> {
-    _guards: [Option<RwLockWriteGuard<'a, ()>>; INODES_MAX],
+    _guards: [Option<OpWriteGuard<'a>>; INODES_MAX],
 }
 
 /// Locks all of them for writing. The caller holds no inode lock.

@@ -8,6 +8,7 @@ pub mod flags;
 mod inode;
 mod lazy;
 pub mod lock;
+mod op_lock;
 mod shared;
 mod subvol;
 mod table;

@@ -10,7 +10,7 @@ use btrfs_format::{Key, KeyType, ObjectId, hash, view};
 use btrfs_store::space::Budget;
 use btrfs_store::tree::{Item, Tree};
 use btrfs_store::txn::Batch;
-use cowshed_runtime::lock::{RwLockReadGuard, RwLockWriteGuard};
+use cowshed_runtime::lock::RwLockReadGuard;
 use cowshed_vfs::{Access, Context, Error as Errno, FileKind, Timestamp};
 use zerocopy::IntoBytes;
 
@@ -21,6 +21,7 @@ use crate::dir::{self, check_name, names};
 use crate::error::{Error, Result, StoreError};
 use crate::file;
 use crate::files::{Files, prepare_and_join};
+use crate::object::lock::OpWriteGuard;
 use crate::object::{Inode, InodeAttr, Mark, Spread, flags};
 use crate::reclaim;
 use crate::staged::Staged;
@@ -90,7 +91,7 @@ pub(super) enum Made {
 /// The operation lock of one inode.
 enum Lock<'a> {
     Source { _guard: RwLockReadGuard<'a, ()> },
-    Target { _guard: RwLockWriteGuard<'a, ()> },
+    Target { _guard: OpWriteGuard<'a> },
 }
 
 /// Inodes in memory whose items must not change: all but directories, of which attributes alone are

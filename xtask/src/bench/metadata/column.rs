@@ -15,6 +15,8 @@ pub enum Column {
     Dev,
     /// Over io_uring, with `no_open`.
     NoOpen,
+    /// Over io_uring, for one user: Cowshed checks permissions.
+    Private,
     EmptyUring,
     EmptyDev,
     /// The engine without a mount. Only some lines have it.
@@ -22,11 +24,12 @@ pub enum Column {
 }
 
 impl Column {
-    pub const ALL: [Column; 7] = [
+    pub const ALL: [Column; 8] = [
         Column::Kernel,
         Column::Uring,
         Column::Dev,
         Column::NoOpen,
+        Column::Private,
         Column::EmptyUring,
         Column::EmptyDev,
         Column::InProcess,
@@ -39,6 +42,7 @@ impl Column {
             Column::Uring => "uring",
             Column::Dev => "dev",
             Column::NoOpen => "no-open",
+            Column::Private => "private",
             Column::EmptyUring => "empty-uring",
             Column::EmptyDev => "empty-dev",
             Column::InProcess => "in-process",
@@ -52,6 +56,7 @@ impl Column {
             Column::Uring => "Cowshed, io_uring",
             Column::Dev => "Cowshed, /dev/fuse",
             Column::NoOpen => "Cowshed, io_uring, no_open",
+            Column::Private => "Cowshed, io_uring, private",
             Column::EmptyUring => "empty server, io_uring",
             Column::EmptyDev => "empty server, /dev/fuse",
             Column::InProcess => "Cowshed, in process",
@@ -70,16 +75,17 @@ impl Column {
     }
 
     fn is_over_uring(self) -> bool {
-        matches!(self, Column::Uring | Column::NoOpen | Column::EmptyUring)
+        matches!(
+            self,
+            Column::Uring | Column::NoOpen | Column::Private | Column::EmptyUring
+        )
     }
 
     /// Why it cannot be measured on this machine.
     pub fn missing(self) -> Option<&'static str> {
         match self {
             Column::Kernel if !side::kernel_can() => Some("no btrfs in the kernel, no mkfs.btrfs, or not root"),
-            Column::Uring | Column::NoOpen | Column::EmptyUring if !UringOn::is_possible() => {
-                Some("no FUSE over io_uring in the kernel")
-            }
+            _ if self.is_over_uring() && !UringOn::is_possible() => Some("no FUSE over io_uring in the kernel"),
             _ => None,
         }
     }
@@ -110,6 +116,7 @@ impl Place {
             Column::Uring => Mount::Volume(ours("transport=uring")?),
             Column::Dev => Mount::Volume(ours("transport=dev")?),
             Column::NoOpen => Mount::Volume(ours("transport=uring,no_open")?),
+            Column::Private => Mount::Volume(ours("transport=uring,private")?),
             Column::EmptyUring => Mount::Empty(EmptyServer::new(dir, "uring")?),
             Column::EmptyDev => Mount::Empty(EmptyServer::new(dir, "dev")?),
             Column::InProcess => bail!("in process there is no mount"),

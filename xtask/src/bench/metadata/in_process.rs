@@ -9,10 +9,18 @@ use super::stats::Sample;
 use crate::run;
 
 /// Names of that program, and the lines that they belong to.
-const LINES: [(&str, &str); 4] = [
+const LINES: [(&str, &str); 12] = [
     ("create", "create + close"),
     ("lookup-cold", "stat, cold"),
+    ("chmod", "chmod"),
+    ("setxattr", "setxattr"),
+    ("getxattr", "getxattr"),
+    ("link", "link"),
+    ("rename", "rename"),
     ("unlink", "unlink"),
+    ("symlink", "symlink"),
+    ("mkdir", "mkdir"),
+    ("rmdir", "rmdir"),
     ("readdir", "readdir, cold"),
 ];
 

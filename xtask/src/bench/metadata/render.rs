@@ -38,9 +38,10 @@ pub fn render(results: &Results, args: &Args) -> String {
 
 /// The table of docs/MOUNT.md: programs, and calls by one caller, on both transports.
 pub fn for_users(results: &Results) -> String {
-    const COLUMNS: [Column; 3] = [Column::Uring, Column::NoOpen, Column::Dev];
+    const COLUMNS: [Column; 4] = [Column::Uring, Column::NoOpen, Column::Private, Column::Dev];
     let mut text = String::from(
-        "\n| | kernel's btrfs | over io_uring | io_uring, no_open | over /dev/fuse |\n|---|---:|---:|---:|---:|\n",
+        "\n| | kernel's btrfs | over io_uring | io_uring, no_open | io_uring, private | over /dev/fuse |\n\
+         |---|---:|---:|---:|---:|---:|\n",
     );
     for kind in [Kind::Commands, Kind::Names] {
         for key in results.keys(kind).filter(|key| key.callers == 1) {
@@ -246,7 +247,7 @@ mod tests {
         }
         let short = for_users(&results);
         assert!(
-            short.lines().any(|l| l == "| create | 50k/s | 25k/s (0.50) | - | - |"),
+            short.lines().any(|l| l == "| create | 50k/s | 25k/s (0.50) | - | - | - |"),
             "{short}"
         );
         assert_eq!(picture(&results), None);

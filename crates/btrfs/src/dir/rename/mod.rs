@@ -11,8 +11,8 @@ use cowshed_vfs::{Access, Error as Errno, FileKind, RenameFlags, Timestamp};
 use super::create::{NewInode, Stamp, make};
 use super::names::{self, NewName};
 use super::remove::{check_removable_dir, drop_link};
+use super::{Held, Look, find_child, load_target};
 use super::{check_name, is_above, is_inside, next_index, note_name, touch_dir};
-use super::{find_child, is_still};
 use crate::access::{Caller, check_dir, check_writable, may_create, may_remove};
 use crate::error::Result;
 use crate::files::{Files, prepare_and_join, touch_inode};
@@ -20,15 +20,39 @@ use crate::object::{Inode, InodeState, lock};
 use crate::reclaim::settle;
 use btrfs_store::space::{Budget, MetaReservation};
 use btrfs_store::txn::Join;
-use stages::{Held, Place, Stages};
+use stages::{Place, Stages};
 
 /// Everything that a rename moves, locked.
 struct Move<'a> {
     from: Place<'a>,
     to: Place<'a>,
     moving: &'a Held,
-    replaced: Option<&'a Held>,
+    /// What the new name led to.
+    there: &'a There,
     flags: RenameFlags,
+}
+
+/// What a name led to that may lead nowhere.
+enum There {
+    Held(Held),
+    Nothing(Look),
+}
+
+impl There {
+    fn held(&self) -> Option<&Held> {
+        match self {
+            There::Held(held) => Some(held),
+            There::Nothing(_) => None,
+        }
+    }
+
+    /// As [`Held::is_still`].
+    fn is_still(&self, files: &Files, place: Place<'_>) -> Result<bool> {
+        match self {
+            There::Held(held) => held.is_still(files, place.dir, place.name),
+            There::Nothing(look) => Ok(look.again(place.dir, place.name, None)?.is_none()),
+        }
+    }
 }
 
 /// Renames. Errors: see [`cowshed_vfs::FileSystem::rename`]; `CrossDevice` for what would leave its
@@ -58,13 +82,13 @@ pub fn rename(
     // Directories do not move while their ancestors are looked at.
     let _tree_lock = (!Arc::ptr_eq(from.dir, to.dir)).then(|| files.objects().rename.lock());
     loop {
-        let moving = find(files, from)?.ok_or(Errno::NotFound)?;
-        let replaced = find(files, to)?;
+        let moving = find_child(files, from.dir, from.name)?;
+        let there = find(files, to)?;
         let plan = Move {
             from,
             to,
             moving: &moving,
-            replaced: replaced.as_ref(),
+            there: &there,
             flags,
         };
         plan.check_trees()?;
@@ -74,14 +98,9 @@ pub fn rename(
         // No subvolume is deleted, or made in one, meanwhile.
         let _names = plan.moves_subvolumes().then(|| files.objects().subvolume_names.lock());
         let mut all = vec![from.dir, to.dir, &moving.inode];
-        all.extend(replaced.as_ref().map(|r| &r.inode));
+        all.extend(plan.replaced().map(|r| &r.inode));
         let locks = lock::write_all(&all);
-        let unchanged = is_still(files, from.dir, from.name, (&moving.found, &moving.inode))?
-            && match &replaced {
-                Some(held) => is_still(files, to.dir, to.name, (&held.found, &held.inode))?,
-                None => names::find(&to.dir.tree, to.dir.ino, to.name)?.is_none(),
-            };
-        if !unchanged {
+        if !(moving.is_still(files, from.dir, from.name)? && there.is_still(files, to)?) {
             continue;
         }
         if !plan.check(files, caller)? {
@@ -90,18 +109,22 @@ pub fn rename(
         plan.run(files, caller, space)?;
         drop(locks);
         settle(files, &moving.inode);
-        if let Some(gone) = &replaced {
+        if let Some(gone) = there.held() {
             settle(files, &gone.inode);
         }
         return Ok(());
     }
 }
 
-fn find(files: &Files, place: Place<'_>) -> Result<Option<Held>> {
-    match find_child(files, place.dir, place.name) {
-        Ok((found, inode)) => Ok(Some(Held { found, inode })),
-        Err(crate::Error::Outcome(Errno::NotFound)) => Ok(None),
-        Err(other) => Err(other),
+fn find(files: &Files, Place { dir, name }: Place<'_>) -> Result<There> {
+    let (look, found) = Look::at(dir, name)?;
+    let Some(found) = found else {
+        return Ok(There::Nothing(look));
+    };
+    match load_target(files, dir, name, &found)? {
+        Some(inode) => Ok(There::Held(Held { look, found, inode })),
+        // It is just going away.
+        None => Ok(There::Nothing(look)),
     }
 }
 
@@ -110,9 +133,14 @@ impl Move<'_> {
         self.flags.contains(RenameFlags::EXCHANGE)
     }
 
+    /// What the new name led to, if it led to anything.
+    fn replaced(&self) -> Option<&Held> {
+        self.there.held()
+    }
+
     /// What gets another name.
     fn moved(&self) -> impl Iterator<Item = &Held> {
-        let exchanged = self.replaced.filter(|_| self.is_exchange());
+        let exchanged = self.replaced().filter(|_| self.is_exchange());
         std::iter::once(self.moving).chain(exchanged)
     }
     fn moves_subvolumes(&self) -> bool {
@@ -149,7 +177,7 @@ impl Move<'_> {
     /// All rules but those of [`Move::check_trees`]. `false`: nothing is to be done.
     fn check(&self, files: &Files, caller: &Caller<'_>) -> Result<bool> {
         let (from, to, moving) = (self.from, self.to, &self.moving.inode);
-        if let Some(there) = self.replaced {
+        if let Some(there) = self.replaced() {
             if self.flags.contains(RenameFlags::NO_REPLACE) {
                 return Err(Errno::Exists.into());
             }
@@ -167,7 +195,7 @@ impl Move<'_> {
         if self.flags.contains(RenameFlags::WHITEOUT) {
             may_create(files, caller, from.dir)?;
         }
-        match self.replaced {
+        match self.replaced() {
             None => may_create(files, caller, to.dir)?,
             Some(there) => {
                 may_remove(files, caller, to.dir, &there.inode)?;
@@ -226,13 +254,16 @@ impl Move<'_> {
     fn stage(&self, files: &Files, generation: Generation) -> Result<Stages<'_>> {
         let (from, to) = (self.from, self.to);
         let mut stages = Stages::new(from.dir, to.dir);
-        stages.take_off(files, from, self.moving)?;
-        if let Some(there) = self.replaced {
-            stages.take_off(files, to, there)?;
+        stages.is_last_of_hash = stages.take_off(files, from, self.moving)?;
+        match self.there {
+            There::Held(there) => {
+                stages.take_off(files, to, there)?;
+            }
+            There::Nothing(look) => look.tell(stages.of(to.dir), to.dir, to.name),
         }
         stages.put_on(files, to, self.moving, (next_index(to.dir)?, generation))?;
         if self.is_exchange()
-            && let Some(there) = self.replaced
+            && let Some(there) = self.replaced()
         {
             stages.put_on(files, from, there, (self.second_index()?, generation))?;
         }
@@ -293,11 +324,11 @@ impl Move<'_> {
         let generation = join.generation();
         let (from, to) = (self.from, self.to);
         let mut all = vec![from.dir, to.dir, &self.moving.inode];
-        all.extend(self.replaced.map(|r| &r.inode));
+        all.extend(self.replaced().map(|r| &r.inode));
         let mut attrs = lock::attrs_all(&all);
         let stays = self.is_exchange() || self.flags.contains(RenameFlags::WHITEOUT);
         let refilled = if stays { from.name.len() } else { 0 };
-        let replaced_bytes = self.replaced.map_or(0, |_| to.name.len());
+        let replaced_bytes = self.replaced().map_or(0, |_| to.name.len());
         note_name(to.dir, to.name);
         if stays {
             note_name(from.dir, from.name);
@@ -306,7 +337,7 @@ impl Move<'_> {
         touch_dir(attrs.of(to.dir), generation, now, to.name.len(), replaced_bytes);
         // The root of a read-only subvolume stays as it is, whatever its name.
         let has_item = |inode: &Inode| !inode.is_placeholder() && !inode.subvol.is_read_only();
-        if let Some(there) = self.replaced {
+        if let Some(there) = self.replaced() {
             self.let_go(files, &mut stages, there, attrs.of(&there.inode));
             if has_item(&there.inode) {
                 touch_inode(attrs.of(&there.inode), generation, now);
@@ -319,7 +350,7 @@ impl Move<'_> {
                 .added(&self.moving.inode, (to.dir, to.name), Some(from.dir));
         }
         if self.is_exchange()
-            && let Some(there) = self.replaced
+            && let Some(there) = self.replaced()
             && there.subvolume().is_none()
         {
             files.names().added(&there.inode, (from.dir, from.name), Some(to.dir));
@@ -327,12 +358,22 @@ impl Move<'_> {
         if has_item(&self.moving.inode) {
             touch_inode(attrs.of(&self.moving.inode), generation, now);
         }
+        let is_last_of_hash = stages.is_last_of_hash;
         let mut batch = stages.into_batch(files);
         for inode in all.iter().filter(|inode| has_item(inode)) {
             let item = inode.item_bytes(attrs.of(inode));
             batch.put(&inode.tree, inode.key(), item);
         }
         join.apply(batch, space);
+        if is_last_of_hash && !stays && !self.keeps_hash() {
+            from.dir.dir.filter.remove_last(from.name);
+        }
+    }
+
+    /// The old directory has a name with the old name's hash again: the new one.
+    fn keeps_hash(&self) -> bool {
+        let hash = |place: Place<'_>| names::item_key(place.dir.ino, place.name);
+        self.from.dir.tree.id() == self.to.dir.tree.id() && hash(self.from) == hash(self.to)
     }
 
     /// What was under the new name loses it, or gets the old one.

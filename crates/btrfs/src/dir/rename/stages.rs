@@ -6,8 +6,9 @@ use std::sync::Arc;
 use btrfs_format::{Generation, Key, TreeId};
 use btrfs_store::txn::Batch;
 
+use crate::dir::Held;
 use crate::dir::link::may_extend_refs;
-use crate::dir::names::{self, Found, NewName, Target};
+use crate::dir::names::{self, NewName, Target};
 use crate::dir::remove::stage_removal;
 use crate::dir::subvolumes::{ref_keys, root_ref, root_ref_index};
 use crate::error::Result;
@@ -20,12 +21,6 @@ use crate::staged::Staged;
 pub(super) struct Place<'a> {
     pub(super) dir: &'a Arc<Inode>,
     pub(super) name: &'a [u8],
-}
-
-/// What a name leads to.
-pub(super) struct Held {
-    pub(super) found: Found,
-    pub(super) inode: Arc<Inode>,
 }
 
 impl Held {
@@ -49,6 +44,8 @@ pub(super) struct Stages<'t> {
     pub(super) to: Option<Staged<'t>>,
     /// Edits of the tree of roots, the later ones last.
     pub(super) roots: Vec<(Key, Option<Vec<u8>>)>,
+    /// The old name was the last one with its hash.
+    pub(super) is_last_of_hash: bool,
 }
 
 impl<'t> Stages<'t> {
@@ -58,6 +55,7 @@ impl<'t> Stages<'t> {
             from: Staged::new(&from.tree),
             to: is_other.then(|| Staged::new(&to.tree)),
             roots: Vec::new(),
+            is_last_of_hash: false,
         }
     }
 
@@ -73,16 +71,16 @@ impl<'t> Stages<'t> {
         self.from.is_crowded() || self.to.as_ref().is_some_and(Staged::is_crowded)
     }
 
-    /// A name goes.
-    pub(super) fn take_off(&mut self, files: &Files, place: Place<'_>, held: &Held) -> Result<()> {
+    /// A name goes. True where no name with its hash is left.
+    pub(super) fn take_off(&mut self, files: &Files, place: Place<'_>, held: &Held) -> Result<bool> {
         let dir = place.dir;
         let Some(id) = held.subvolume() else {
-            return stage_removal(self.of(dir), dir, place.name, &held.found, &held.inode).map(drop);
+            return stage_removal(self.of(dir), dir, place.name, held);
         };
         let index = root_ref_index(files, dir.tree.id(), id)?;
-        names::remove(self.of(dir), dir.ino, place.name, index)?;
+        let is_last = names::remove(self.of(dir), dir.ino, place.name, index)?;
         self.roots.extend(ref_keys(dir.tree.id(), id).map(|key| (key, None)));
-        Ok(())
+        Ok(is_last)
     }
 
     /// A name comes, under an index that is new in its directory.

@@ -12,7 +12,7 @@ use super::uuids::UuidEdits;
 use super::{check_root, ref_keys, root_ref_index};
 use crate::access::{Caller, check_dir, may_remove};
 use crate::dir::names::{self, Target};
-use crate::dir::{check_name, find_child, is_still, touch_dir};
+use crate::dir::{check_name, find_child, touch_dir};
 use crate::error::Result;
 use crate::files::{Files, prepare_and_join};
 use crate::object::{Inode, Subvol, lock};
@@ -64,8 +64,9 @@ fn remove(
     check_name(name)?;
     let space = files.reserve(Budget::UNLINK)?;
     loop {
-        let (found, child) = find_child(files, dir, name)?;
-        let Target::Subvol(id) = found.target else {
+        let held = find_child(files, dir, name)?;
+        let child = &held.inode;
+        let Target::Subvol(id) = held.found.target else {
             return Err(if child.is_dir() {
                 Errno::Invalid
             } else {
@@ -75,13 +76,13 @@ fn remove(
         };
         // None may be made in it between the check that none is nested in it and the batch.
         let _names = files.objects().subvolume_names.lock();
-        let locks = lock::write_all(&[dir, &child]);
-        if !is_still(files, dir, name, (&found, &child))? {
+        let locks = lock::write_all(&[dir, child]);
+        if !held.is_still(files, dir, name)? {
             continue;
         }
-        check_root(&child)?;
-        may_remove(files, caller, dir, &child)?;
-        may_go(&child)?;
+        check_root(child)?;
+        may_remove(files, caller, dir, child)?;
+        may_go(child)?;
         check_deletable(files, id)?;
         let now = files.store().env().now();
         let root_tree = files.store().forest().root_tree();
