@@ -4,6 +4,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use btrfs_store::overlay::stripes::FrozenEdits;
 use cowshed_runtime::{Inbox, Wake};
 
 use crate::files::{Commits, Files};
@@ -31,6 +32,15 @@ const IN_USE_PAUSE: Duration = Duration::from_secs(1);
 /// Memory that was freed is returned so long after, when nothing was changed in between: under load
 /// it is wanted again at once.
 const RETURN_PAUSE: Duration = Duration::from_secs(1);
+
+/// Chunks of edits that are freed at once, which takes some 50 us.
+const FREED_AT_ONCE: usize = 8;
+
+/// Between two of these, while others sync. Then the thread frees for a fifth of the time.
+const FREE_PAUSE: Duration = Duration::from_micros(200);
+
+/// So long after a sync began, others sync.
+const FREE_SLOWLY: Duration = Duration::from_millis(10);
 
 /// Starts the thread. It holds no reference to the files while it sleeps: dropping the mount ends
 /// it.
@@ -60,7 +70,9 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
             Wake::Stop => return,
         };
         wants.return_memory |= !wants.garbage.is_empty();
-        drop(std::mem::take(&mut wants.garbage));
+        for edits in std::mem::take(&mut wants.garbage) {
+            free(inbox, files, edits);
+        }
         if wants.return_memory || now() >= returning.due {
             let Some(files) = files.upgrade() else { return };
             returning.look(&files, now(), wants.return_memory);
@@ -115,6 +127,27 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
         }
         if wants.commit {
             due = now().saturating_add(interval);
+        }
+    }
+}
+
+/// Frees the edits of a commit, and gives way to syncs meanwhile: threads wait for each other in the
+/// allocator.
+fn free(inbox: &Inbox<Wants>, files: &Weak<Files>, edits: Arc<FrozenEdits>) {
+    // Who still reads them frees them.
+    let Some(mut edits) = Arc::into_inner(edits) else {
+        return;
+    };
+    let holds = || files.upgrade().map_or(0, |files| files.store().txn().holds());
+    let (mut seen, mut slow_until) = (holds(), Duration::ZERO);
+    while edits.free_some(FREED_AT_ONCE) {
+        let (now, holds) = (inbox.monotonic(), holds());
+        if holds != seen {
+            (seen, slow_until) = (holds, now.saturating_add(FREE_SLOWLY));
+        }
+        let is_slow = now < slow_until && !inbox.with(|wants| wants.is_urgent());
+        if is_slow && !inbox.sleep_until(now.saturating_add(FREE_PAUSE)) {
+            return;
         }
     }
 }
@@ -284,6 +317,28 @@ mod tests {
             }
         }
         assert_eq!(engine.commit_stats().commits, before);
+    }
+
+    #[test]
+    fn freeing_gives_way_to_syncs() {
+        let env = Arc::new(ManualEnv::new(1));
+        let engine = mount(env.clone());
+        let interval = Duration::from_secs(EngineOptions::default().commit_interval_s.into());
+        env.until_sleepers(1);
+        assert_eq!(env.deadlines(), [interval]);
+        // A thread of its own takes it, so that the syncs begin before all of it is free.
+        engine.background().free(vec![overlay(64 * GARBAGE_ITEMS_MIN)]);
+        let patience = Instant::now() + Duration::from_secs(60);
+        while env.deadlines() != [FREE_PAUSE] {
+            drop(engine.store().txn().hold_commits());
+            assert!(Instant::now() < patience, "{:?}", env.deadlines());
+        }
+        // Then it goes on, slowly and in the end without pauses.
+        while env.deadlines() != [interval] {
+            env.advance(FREE_PAUSE);
+            assert!(Instant::now() < patience, "{:?}", env.deadlines());
+            std::thread::yield_now();
+        }
     }
 
     #[test]

@@ -52,6 +52,11 @@ impl Deletions {
 }
 
 impl Wants {
+    /// Others wait for something, or memory does.
+    pub fn is_urgent(&self) -> bool {
+        self.commit || self.room || self.write_back || !self.garbage.is_empty()
+    }
+
     /// All but the deletions, which stay until their first step comes.
     pub fn take(&mut self) -> Option<Self> {
         let has_new = self.deletions.as_ref().is_some_and(|deletions| !deletions.is_known);

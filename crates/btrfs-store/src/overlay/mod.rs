@@ -261,6 +261,14 @@ impl Overlay {
         chunks.flat_map(|chunk| chunk.entries.iter().map(|(key, edit)| (key, edit)))
     }
 
+    pub(crate) fn has_chunks(&self) -> bool {
+        !self.chunks.is_empty()
+    }
+    /// See [`stripes::FrozenEdits::free_some`].
+    pub(crate) fn free_some(&mut self, chunks: usize) {
+        self.chunks.truncate(self.chunks.len().saturating_sub(chunks));
+    }
+
     /// Number of edits.
     pub fn len(&self) -> usize {
         self.len

@@ -176,6 +176,16 @@ impl FrozenEdits {
         InOrder::new(self.stripes.iter().map(Overlay::iter), false)
     }
 
+    /// Frees so many chunks of edits, which must not be looked at afterwards. False where none is
+    /// left.
+    pub fn free_some(&mut self, chunks: usize) -> bool {
+        let Some(stripe) = self.stripes.iter_mut().find(|stripe| stripe.has_chunks()) else {
+            return false;
+        };
+        stripe.free_some(chunks);
+        true
+    }
+
     /// Number of edits.
     pub fn len(&self) -> usize {
         self.stripes.iter().map(Overlay::len).sum()
@@ -228,6 +238,10 @@ mod tests {
                 );
                 assert_eq!(frozen.floor(&from, &to), map.range(from..=to).next_back());
             }
+            let mut frozen = frozen;
+            let steps = std::iter::repeat_with(|| frozen.free_some(2)).take_while(|is_some| *is_some);
+            assert!(steps.count() <= keys as usize);
+            assert!(frozen.stripes.iter().all(|stripe| !stripe.has_chunks()));
         }
     }
 }

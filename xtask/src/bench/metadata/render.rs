@@ -247,7 +247,9 @@ mod tests {
         }
         let short = for_users(&results);
         assert!(
-            short.lines().any(|l| l == "| create | 50k/s | 25k/s (0.50) | - | - | - |"),
+            short
+                .lines()
+                .any(|l| l == "| create | 50k/s | 25k/s (0.50) | - | - | - |"),
             "{short}"
         );
         assert_eq!(picture(&results), None);
