@@ -37,56 +37,57 @@ pub(crate) type EntryRef<'s> = (&'s Key, &'s Edit);
 
 /// Entries of several stripes in the order of their keys, or in the reverse one.
 ///
-/// Objects have several entries, and some have many: the stripe that goes on is compared with the
-/// one that is next behind it, and with all others where that one comes first.
+/// Objects are each in one stripe: which one goes on is known by the numbers of the objects. Objects
+/// have several entries, and some have many: the stripe that goes on is compared with the one that is
+/// next behind it, and with all others where that one comes first.
 pub(crate) struct InOrder<'s, I> {
     /// What each stripe has next, and the rest of it. Those at their end are not here.
     parts: SmallVec<[(EntryRef<'s>, I); 1]>,
+    /// The rank of what each of them has next: the lowest comes first.
+    ranks: SmallVec<[u64; STRIPES]>,
     is_reverse: bool,
     /// The part whose entry is next.
     at: usize,
-    /// The next entry of the others.
-    other: Option<&'s Key>,
+    /// The lowest rank of the others.
+    other: u64,
 }
 
 impl<'s, I: Iterator<Item = EntryRef<'s>>> InOrder<'s, I> {
     fn new(stripes: impl Iterator<Item = I>, is_reverse: bool) -> Self {
-        let mut parts = SmallVec::new();
+        let (mut parts, mut ranks) = (SmallVec::new(), SmallVec::new());
         for mut stripe in stripes {
             if let Some(first) = stripe.next() {
+                ranks.push(rank(first, is_reverse));
                 parts.push((first, stripe));
             }
         }
         let mut all = Self {
             parts,
+            ranks,
             is_reverse,
             at: 0,
-            other: None,
+            other: u64::MAX,
         };
         all.choose();
         all
     }
 
-    fn is_before(&self, a: &Key, b: &Key) -> bool {
-        if self.is_reverse { a > b } else { a < b }
-    }
-
     /// Looks for the part whose entry is next.
     fn choose(&mut self) {
-        (self.at, self.other) = (0, None);
-        for number in 1..self.parts.len() {
-            let (key, first) = (self.parts[number].0.0, self.parts[self.at].0.0);
-            let later = if self.is_before(key, first) {
-                self.at = number;
-                first
+        let (mut at, mut lowest, mut other) = (0, u64::MAX, u64::MAX);
+        for (number, &rank) in self.ranks.iter().enumerate() {
+            if rank < lowest {
+                (at, lowest, other) = (number, rank, lowest);
             } else {
-                key
-            };
-            if self.other.is_none_or(|other| self.is_before(later, other)) {
-                self.other = Some(later);
+                other = other.min(rank);
             }
         }
+        (self.at, self.other) = (at, other);
     }
+}
+
+fn rank((key, _): EntryRef<'_>, is_reverse: bool) -> u64 {
+    if is_reverse { !key.objectid.0 } else { key.objectid.0 }
 }
 
 impl<'s, I: Iterator<Item = EntryRef<'s>>> Iterator for InOrder<'s, I> {
@@ -98,12 +99,15 @@ impl<'s, I: Iterator<Item = EntryRef<'s>>> Iterator for InOrder<'s, I> {
         match rest.next() {
             Some(entry) => {
                 *next = entry;
-                if self.other.is_some_and(|other| self.is_before(other, entry.0)) {
+                let rank = rank(entry, self.is_reverse);
+                self.ranks[self.at] = rank;
+                if rank > self.other {
                     self.choose();
                 }
             }
             None => {
                 self.parts.swap_remove(self.at);
+                self.ranks.swap_remove(self.at);
                 self.choose();
             }
         }
