@@ -65,8 +65,7 @@ pub enum Error {
         /// Name of the feature.
         feature: String,
     },
-    /// Not done because the volume would not stay consistent, or could not be trusted afterwards: to
-    /// callers of a mount an I/O error.
+    /// Not done because the volume would not stay consistent, or could not be trusted afterwards.
     #[error("{what}")]
     Refused {
         /// The reason.

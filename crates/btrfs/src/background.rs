@@ -33,13 +33,14 @@ const IN_USE_PAUSE: Duration = Duration::from_secs(1);
 /// it is wanted again at once.
 const RETURN_PAUSE: Duration = Duration::from_secs(1);
 
-/// Chunks of edits that are freed at once, which takes some 50 us.
+/// Chunks of edits freed in one step: some 500 edits.
 const FREED_AT_ONCE: usize = 8;
 
-/// Between two of these, while others sync. Then the thread frees for a fifth of the time.
+/// Between two steps while an fsync or commit runs. Longer than a step takes, so that the
+/// allocator's lock is free for most of the time.
 const FREE_PAUSE: Duration = Duration::from_micros(200);
 
-/// So long after a sync began, others sync.
+/// Steps have pauses for so long after an fsync or commit began.
 const FREE_SLOWLY: Duration = Duration::from_millis(10);
 
 /// Starts the thread. It holds no reference to the files while it sleeps: dropping the mount ends
@@ -131,10 +132,10 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
     }
 }
 
-/// Frees the edits of a commit, and gives way to syncs meanwhile: threads wait for each other in the
-/// allocator.
+/// Frees the edits of a commit in steps, with pauses while an fsync or commit runs: each allocation
+/// of that would wait for the allocator's lock.
 fn free(inbox: &Inbox<Wants>, files: &Weak<Files>, edits: Arc<FrozenEdits>) {
-    // Who still reads them frees them.
+    // A reader that still has a reference frees them when it is done.
     let Some(mut edits) = Arc::into_inner(edits) else {
         return;
     };
@@ -320,20 +321,20 @@ mod tests {
     }
 
     #[test]
-    fn freeing_gives_way_to_syncs() {
+    fn freeing_pauses_while_syncs_begin_and_ends() {
         let env = Arc::new(ManualEnv::new(1));
         let engine = mount(env.clone());
         let interval = Duration::from_secs(EngineOptions::default().commit_interval_s.into());
         env.until_sleepers(1);
         assert_eq!(env.deadlines(), [interval]);
-        // A thread of its own takes it, so that the syncs begin before all of it is free.
+        // So many that the first sync begins before all are freed.
         engine.background().free(vec![overlay(64 * GARBAGE_ITEMS_MIN)]);
         let patience = Instant::now() + Duration::from_secs(60);
         while env.deadlines() != [FREE_PAUSE] {
             drop(engine.store().txn().hold_commits());
             assert!(Instant::now() < patience, "{:?}", env.deadlines());
         }
-        // Then it goes on, slowly and in the end without pauses.
+        // It goes on in steps, and without pauses once no sync has begun for a while.
         while env.deadlines() != [interval] {
             env.advance(FREE_PAUSE);
             assert!(Instant::now() < patience, "{:?}", env.deadlines());

@@ -52,7 +52,7 @@ impl Deletions {
 }
 
 impl Wants {
-    /// Others wait for something, or memory does.
+    /// Work that must not wait for a pause of the thread.
     pub fn is_urgent(&self) -> bool {
         self.commit || self.room || self.write_back || !self.garbage.is_empty()
     }

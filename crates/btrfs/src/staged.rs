@@ -16,7 +16,7 @@ use btrfs_store::txn::Batch;
 pub(crate) struct Staged<'t> {
     tree: &'t Arc<Tree>,
     batch: Batch,
-    /// What the tree has under these keys.
+    /// Items of the tree that were read before, by key; `None`: the tree has no such item.
     known: SmallVec<[(Key, Option<Item>); 2]>,
     is_crowded: bool,
 }
@@ -41,10 +41,11 @@ impl<'t> Staged<'t> {
         }
     }
 
-    /// The tree has this under a key, and no other operation changes that meanwhile.
+    /// The tree has this item under a key. The caller's locks keep other operations from changing
+    /// it.
     pub(crate) fn know(&mut self, key: Key, item: Option<Item>) {
         let is_so = |there: Option<Item>| there.as_deref() == item.as_deref();
-        // A device that fails says nothing.
+        // A read that fails proves nothing.
         debug_assert!(self.tree.get(&key).map_or(true, is_so), "{key} was changed since");
         self.known.push((key, item));
     }

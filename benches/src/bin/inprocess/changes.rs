@@ -1,5 +1,7 @@
-//! What else is done with names: the calls that a mount makes of each, a name that shall be new looked
-//! up before.
+//! Changes of names and attributes, with the calls that a mount makes: LOOKUP precedes the creation
+//! of a name.
+
+use std::cell::RefCell;
 
 use anyhow::{Result, bail};
 use cowshed_benches::Measured;
@@ -22,7 +24,7 @@ pub const ALL: &[&str] = &[
     "rmdir",
 ];
 
-/// So many files, looked up by the kernel all the time.
+/// `count` files in one directory, to which a front end refers all the time.
 pub fn run(rig: &Rig, report: &Report, count: u64) -> Result<()> {
     let (fs, dir) = (&rig.fs, rig.dir);
     let nodes = (0..count).map(|n| create(fs, dir, n)).collect::<Result<Vec<_>>>()?;
@@ -73,7 +75,7 @@ pub fn run(rig: &Rig, report: &Report, count: u64) -> Result<()> {
     })?;
     say("unlink-file", &|n| {
         fs.unlink(&CALLER, dir, format!("file-{n:08}").as_bytes())?;
-        // Made, and its second name looked up.
+        // CREATE and LINK each counted a lookup.
         fs.forget(node(n), 2);
         Ok(())
     })?;
@@ -83,20 +85,17 @@ pub fn run(rig: &Rig, report: &Report, count: u64) -> Result<()> {
         forget(fs.symlink(&CALLER, dir, name.as_bytes(), b"target")?.node);
         Ok(())
     })?;
-    let names: Vec<String> = (0..count).map(|n| format!("dir-{n:08}")).collect();
-    let mut dirs = Vec::new();
-    let made = Measured::of(|| {
-        for name in &names {
-            free(name)?;
-            dirs.push(fs.mkdir(&CALLER, dir, name.as_bytes(), 0o755)?.node);
-        }
-        anyhow::Ok((count, 0))
+    let dirs = RefCell::new(Vec::with_capacity(count as usize));
+    say("mkdir", &|n| {
+        let name = format!("dir-{n:08}");
+        free(&name)?;
+        let made = fs.mkdir(&CALLER, dir, name.as_bytes(), 0o755)?;
+        dirs.borrow_mut().push(made.node);
+        Ok(())
     })?;
-    report.say("mkdir", &made);
-    rig.commit()?;
     say("rmdir", &|n| {
-        fs.rmdir(&CALLER, dir, names[n as usize].as_bytes())?;
-        forget(dirs[n as usize]);
+        fs.rmdir(&CALLER, dir, format!("dir-{n:08}").as_bytes())?;
+        forget(dirs.borrow()[n as usize]);
         Ok(())
     })
 }

@@ -15,11 +15,12 @@ use super::{Edit, Overlay};
 /// objects takes.
 pub(crate) const STRIPES: usize = 8;
 
-/// The stripe of an object, of a tree with so many. Spread: of numbers alone, a directory that is made
-/// with seven files again and again would always be in the same one.
+/// The stripe of an object, of a tree with so many stripes. Numbers are hashed: with the number
+/// modulo eight, directories of seven files each, made one after the other, would all be in one
+/// stripe.
 pub(crate) fn stripe_of(id: ObjectId, count: usize) -> usize {
-    let spread = id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    ((u128::from(spread) * count as u128) >> 64) as usize
+    let hash = id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ((u128::from(hash) * count as u128) >> 64) as usize
 }
 
 /// The stripes that keys of this range may be in.
@@ -37,33 +38,33 @@ pub(crate) type EntryRef<'s> = (&'s Key, &'s Edit);
 
 /// Entries of several stripes in the order of their keys, or in the reverse one.
 ///
-/// Objects are each in one stripe: which one goes on is known by the numbers of the objects. Objects
-/// have several entries, and some have many: the stripe that goes on is compared with the one that is
-/// next behind it, and with all others where that one comes first.
+/// All entries of an object are in one stripe, so comparing the numbers of objects is enough. Most
+/// objects have several entries: after each entry its stripe is compared with the lowest of the
+/// others alone, and all stripes are compared only where that one comes first.
 pub(crate) struct InOrder<'s, I> {
     /// What each stripe has next, and the rest of it. Those at their end are not here.
     parts: SmallVec<[(EntryRef<'s>, I); 1]>,
-    /// The rank of what each of them has next: the lowest comes first.
-    ranks: SmallVec<[u64; STRIPES]>,
+    /// The sort key of each part's next entry, see [`sort_key`].
+    sort_keys: SmallVec<[u64; STRIPES]>,
     is_reverse: bool,
     /// The part whose entry is next.
     at: usize,
-    /// The lowest rank of the others.
+    /// The lowest sort key of the others.
     other: u64,
 }
 
 impl<'s, I: Iterator<Item = EntryRef<'s>>> InOrder<'s, I> {
     fn new(stripes: impl Iterator<Item = I>, is_reverse: bool) -> Self {
-        let (mut parts, mut ranks) = (SmallVec::new(), SmallVec::new());
+        let (mut parts, mut sort_keys) = (SmallVec::new(), SmallVec::new());
         for mut stripe in stripes {
             if let Some(first) = stripe.next() {
-                ranks.push(rank(first, is_reverse));
+                sort_keys.push(sort_key(first, is_reverse));
                 parts.push((first, stripe));
             }
         }
         let mut all = Self {
             parts,
-            ranks,
+            sort_keys,
             is_reverse,
             at: 0,
             other: u64::MAX,
@@ -75,18 +76,19 @@ impl<'s, I: Iterator<Item = EntryRef<'s>>> InOrder<'s, I> {
     /// Looks for the part whose entry is next.
     fn choose(&mut self) {
         let (mut at, mut lowest, mut other) = (0, u64::MAX, u64::MAX);
-        for (number, &rank) in self.ranks.iter().enumerate() {
-            if rank < lowest {
-                (at, lowest, other) = (number, rank, lowest);
+        for (number, &key) in self.sort_keys.iter().enumerate() {
+            if key < lowest {
+                (at, lowest, other) = (number, key, lowest);
             } else {
-                other = other.min(rank);
+                other = other.min(key);
             }
         }
         (self.at, self.other) = (at, other);
     }
 }
 
-fn rank((key, _): EntryRef<'_>, is_reverse: bool) -> u64 {
+/// The object's number, or its complement where the order is reversed: the lowest comes first.
+fn sort_key((key, _): EntryRef<'_>, is_reverse: bool) -> u64 {
     if is_reverse { !key.objectid.0 } else { key.objectid.0 }
 }
 
@@ -99,15 +101,15 @@ impl<'s, I: Iterator<Item = EntryRef<'s>>> Iterator for InOrder<'s, I> {
         match rest.next() {
             Some(entry) => {
                 *next = entry;
-                let rank = rank(entry, self.is_reverse);
-                self.ranks[self.at] = rank;
-                if rank > self.other {
+                let key = sort_key(entry, self.is_reverse);
+                self.sort_keys[self.at] = key;
+                if key > self.other {
                     self.choose();
                 }
             }
             None => {
                 self.parts.swap_remove(self.at);
-                self.ranks.swap_remove(self.at);
+                self.sort_keys.swap_remove(self.at);
                 self.choose();
             }
         }

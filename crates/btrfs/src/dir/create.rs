@@ -10,7 +10,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U64};
 
 use super::names::{self, NewName};
-use super::{check_name, next_index, note_name, touch_dir};
+use super::{check_name, know_absence, next_index, note_name, touch_dir};
 use crate::access::{Caller, may_create};
 use crate::error::Result;
 use crate::files::{Files, prepare_and_join};
@@ -58,10 +58,8 @@ pub fn create(
     let (join, plan) = prepare_and_join(files, |generation| {
         let mut staged = Staged::new(&dir.tree);
         // The name first: most failures are here, and no number is spent on them.
-        let item = match dir.dir.filter.is_absent(name) {
-            true => None,
-            false => names::check_absent(&staged, dir.ino, name)?,
-        };
+        know_absence(&mut staged, dir, name);
+        let item = names::check_absent(&staged, dir.ino, name)?;
         let ino = match taken {
             Some(ino) => ino,
             None => *taken.insert(dir.subvol.take_ino()?),
@@ -178,7 +176,7 @@ pub(super) fn make<'t>(
         otime: stamp.now,
     };
     let mut inode = Inode::new(&dir.subvol, ino, attr, new.kind);
-    inode.is_made_here = is_regular;
+    inode.began_without_extents = is_regular;
     let inode = Arc::new(inode);
     let mut has_xattrs = false;
     for (name, list) in [(acl::ACCESS_NAME, &owned.access), (acl::DEFAULT_NAME, &owned.default)] {

@@ -7,7 +7,7 @@ use btrfs_format::{Key, KeyType};
 use cowshed_vfs::Error as Errno;
 
 use super::names::{self, NewName};
-use super::{check_name, next_index, note_name, touch_dir};
+use super::{check_name, know_absence, next_index, note_name, touch_dir};
 use crate::access::{Caller, check_changeable, may_create};
 use crate::error::Result;
 use crate::files::{Files, prepare_and_join, touch_inode};
@@ -56,9 +56,7 @@ pub fn link(files: &Files, caller: &Caller<'_>, inode: &Arc<Inode>, dir: &Arc<In
             ty: names::file_type(inode.kind()),
             generation,
         };
-        if dir.dir.filter.is_absent(name) {
-            staged.know(names::item_key(dir.ino, name), None);
-        }
+        know_absence(&mut staged, dir, name);
         names::insert(&mut staged, &new)?;
         names::insert_ref(&mut staged, inode.ino, &new, || may_extend_refs(files))?;
         if nlink == 0 {

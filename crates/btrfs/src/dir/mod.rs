@@ -10,6 +10,7 @@
 mod create;
 mod link;
 mod list;
+mod look;
 pub mod names;
 mod remove;
 mod rename;
@@ -19,13 +20,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId, view};
-use btrfs_store::tree::{Item, Tree};
+use btrfs_store::tree::Tree;
 use cowshed_vfs::{Error as Errno, Timestamp};
 
 pub use create::{NewInode, create, tmpfile};
 pub use link::link;
 pub(crate) use link::may_extend_refs;
 pub use list::{ListedEntry, list};
+pub(crate) use look::load_target;
+use look::{Held, NameState, find_child, find_name, know_absence};
 pub use names::{Found, NAME_BYTES_MAX, Target, check_name};
 pub use remove::{rmdir, unlink};
 pub use rename::rename;
@@ -33,7 +36,6 @@ pub use rename::rename;
 use crate::error::{Error, Result, StoreError};
 use crate::files::{Files, touch_inode};
 use crate::object::{Inode, InodeState};
-use crate::staged::Staged;
 use crate::subvol;
 
 /// Entries of a directory are numbered from here: 0 and 1 stand for `.` and `..`.
@@ -119,17 +121,6 @@ pub(crate) fn touch_dir(
     touch_inode(state, generation, now);
 }
 
-/// The inode behind what a directory entry says; `None` where it is just going away.
-pub(crate) fn load_target(files: &Files, dir: &Arc<Inode>, name: &[u8], found: &Found) -> Result<Option<Arc<Inode>>> {
-    match found.target {
-        Target::Subvol(id) => subvol::enter(files, dir, name, id).map(Some),
-        Target::Inode(ino) => {
-            let inode = files.objects().inodes.load(&dir.subvol, ino)?;
-            Ok(inode.filter(|i| i.attr_now().nlink > 0))
-        }
-    }
-}
-
 /// The inode under a name. Errors: `NotDirectory`, `NameTooLong`.
 pub(crate) fn lookup(files: &Files, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Arc<Inode>>> {
     if !dir.is_dir() {
@@ -185,80 +176,6 @@ pub(crate) fn name_of(tree: &Tree, ino: ObjectId) -> Result<Option<(ObjectId, Ve
     Ok(first.map(|(_, name)| (ObjectId(key.offset), name.to_vec())))
 }
 
-/// What was read of a name before its directory was locked. Its number may decide about the order of
-/// the locks, so a name is looked up before them; it is not read again where nothing has changed.
-pub(crate) struct Look {
-    /// Of the directory, see [`crate::object::lock`].
-    times_written: u32,
-    /// The item of all names with its hash.
-    item: Option<Item>,
-}
-
-impl Look {
-    /// Looks for a name, and for what it leads to.
-    fn at(dir: &Inode, name: &[u8]) -> Result<(Look, Option<Found>)> {
-        let times_written = dir.lock.times_written();
-        let item = match dir.dir.filter.is_absent(name) {
-            true => None,
-            false => dir.tree.get(&names::item_key(dir.ino, name))?,
-        };
-        let found = names::among(dir.tree.id(), item.as_deref(), name)?;
-        Ok((Look { times_written, item }, found))
-    }
-
-    /// No name of the directory has changed since. The caller has its lock.
-    fn is_current(&self, dir: &Inode) -> bool {
-        dir.lock.times_written() == self.times_written
-    }
-
-    /// What the name leads to now. The caller has the directory's lock.
-    fn again(&self, dir: &Inode, name: &[u8], before: Option<Found>) -> Result<Option<Found>> {
-        match self.is_current(dir) {
-            true => Ok(before),
-            false => names::find(&dir.tree, dir.ino, name),
-        }
-    }
-
-    /// What was read need not be read again for `staged`. The caller has the directory's lock.
-    fn tell(&self, staged: &mut Staged<'_>, dir: &Inode, name: &[u8]) {
-        if self.is_current(dir) {
-            staged.know(names::item_key(dir.ino, name), self.item.clone());
-        }
-    }
-}
-
-/// What was found under a name.
-pub(crate) struct Held {
-    look: Look,
-    pub(crate) found: Found,
-    pub(crate) inode: Arc<Inode>,
-}
-
-/// The entry under a name and its inode. Errors: `NotFound`.
-fn find_child(files: &Files, dir: &Arc<Inode>, name: &[u8]) -> Result<Held> {
-    let (look, found) = Look::at(dir, name)?;
-    hold(files, dir, name, look, found.ok_or(Errno::NotFound)?)
-}
-
-fn hold(files: &Files, dir: &Arc<Inode>, name: &[u8], look: Look, found: Found) -> Result<Held> {
-    let inode = load_target(files, dir, name, &found)?.ok_or(Errno::NotFound)?;
-    Ok(Held { look, found, inode })
-}
-
-impl Held {
-    /// Does the name still lead to the inode that it led to before the locks were taken? The
-    /// stand-in for a subvolume gives way to the subvolume itself where that is moved to its name.
-    fn is_still(&self, files: &Files, dir: &Inode, name: &[u8]) -> Result<bool> {
-        if self.look.again(dir, name, Some(self.found))? != Some(self.found) {
-            return Ok(false);
-        }
-        match self.found.target {
-            Target::Subvol(id) if self.inode.is_placeholder() => Ok(!subvol::is_open_at(files, dir, name, id)?),
-            _ => Ok(true),
-        }
-    }
-}
-
 /// Is `dir` the directory `above`, or below it, across subvolumes?
 pub(crate) fn is_inside(files: &Files, dir: &Inode, above: &Inode) -> Result<bool> {
     let (mut subvol, mut ino) = (dir.subvol.clone(), dir.ino);
@@ -308,142 +225,4 @@ fn is_above(above: &Inode, below: &Arc<Inode>) -> Result<bool> {
         tree: below.tree.id(),
         what: format!("directory {} lies below itself", below.ino),
     }))
-}
-
-#[cfg(test)]
-mod tests {
-    use btrfs_store::volume::{OpenOptions, Volume};
-    use cowshed_runtime::FixedEnv;
-    use cowshed_vfs::{Context, RenameFlags};
-
-    use super::*;
-    use crate::access::Caller;
-    use crate::files::EngineOptions;
-    use crate::mount::Mount;
-    use crate::testing::memory_device;
-
-    /// A volume, and its top directory.
-    fn mounted() -> (Arc<Mount>, Arc<Inode>) {
-        let volume = Volume::open(vec![memory_device(256 << 20, 16384)], &OpenOptions::default()).unwrap();
-        let mount = Mount::open(volume, Arc::new(FixedEnv::default()), EngineOptions::default()).unwrap();
-        let top = subvol::root_of(&mount, &subvol::load(&mount, TreeId::FS).unwrap().unwrap()).unwrap();
-        (mount, top)
-    }
-
-    const FILE: NewInode<'_> = NewInode {
-        kind: cowshed_vfs::FileKind::Regular,
-        perm: 0o644,
-        rdev: 0,
-        target: &[],
-    };
-
-    #[test]
-    fn what_was_read_of_a_name_is_read_again_only_after_a_change_of_its_directory() {
-        let (mount, top) = mounted();
-        let files: &Files = &mount;
-        let ctx = Context::root();
-        let caller = Caller {
-            ctx: &ctx,
-            checks: true,
-        };
-        create(files, &caller, &top, b"a", &FILE).unwrap();
-        let held = find_child(files, &top, b"a").unwrap();
-        let (absent, none) = Look::at(&top, b"b").unwrap();
-        assert_eq!(none, None);
-        let is_still = || held.is_still(files, &top, b"a").unwrap();
-        let there = || absent.again(&top, b"b", None).unwrap();
-        assert!(held.look.is_current(&top) && is_still() && there().is_none());
-        // Of another name: read again, and found as it was.
-        create(files, &caller, &top, b"c", &FILE).unwrap();
-        assert!(!held.look.is_current(&top) && is_still() && there().is_none());
-        let mut staged = Staged::new(&top.tree);
-        held.look.tell(&mut staged, &top, b"a");
-        assert!(staged.get(&names::item_key(top.ino, b"a")).unwrap().is_some());
-        rename::rename(files, &caller, (&top, b"a"), (&top, b"b"), RenameFlags::empty()).unwrap();
-        assert!(!is_still());
-        assert_eq!(there(), Some(held.found));
-        // The name is back, and of another file.
-        create(files, &caller, &top, b"a", &FILE).unwrap();
-        assert!(!is_still());
-        unlink(files, &caller, &top, b"b").unwrap();
-        assert_eq!(there(), None);
-    }
-
-    /// Two names with one hash.
-    fn colliding() -> [Vec<u8>; 2] {
-        let mut known = std::collections::HashMap::new();
-        for n in 0_u32.. {
-            let name = format!("name-{n}").into_bytes();
-            if let Some(other) = known.insert(btrfs_format::hash::name_hash(&name), name.clone()) {
-                return [other, name];
-            }
-        }
-        unreachable!("hashes have 32 bits")
-    }
-
-    #[test]
-    fn names_that_a_rename_leaves_are_known_to_be_absent_unless_another_one_has_their_hash() {
-        let (mount, top) = mounted();
-        let files: &Files = &mount;
-        let ctx = Context::root();
-        let caller = Caller {
-            ctx: &ctx,
-            checks: true,
-        };
-        let dir = NewInode {
-            kind: cowshed_vfs::FileKind::Directory,
-            ..FILE
-        };
-        let dir = create(files, &caller, &top, b"dir", &dir).unwrap();
-        let is_absent = |name: &[u8]| dir.dir.filter.is_absent(name);
-        let finds = |name: &[u8]| lookup(files, &dir, name).unwrap().is_some();
-        let moves = |from: &[u8], to: &[u8], flags: RenameFlags| {
-            rename::rename(files, &caller, (&dir, from), (&dir, to), flags).unwrap();
-        };
-        let [one, other] = colliding();
-        create(files, &caller, &dir, b"plain", &FILE).unwrap();
-        moves(b"plain", &one, RenameFlags::empty());
-        assert!(is_absent(b"plain") && finds(&one) && !finds(&other));
-        // The hash goes with the old name and comes with the new one.
-        moves(&one, &other, RenameFlags::empty());
-        assert!(!is_absent(&other) && finds(&other) && !finds(&one));
-        create(files, &caller, &dir, &one, &FILE).unwrap();
-        moves(&one, b"plain", RenameFlags::empty());
-        assert!(!is_absent(&other) && finds(&other) && finds(b"plain"));
-        moves(b"plain", &other, RenameFlags::EXCHANGE);
-        assert!(finds(&other) && finds(b"plain"));
-        moves(b"plain", &other, RenameFlags::empty());
-        assert!(finds(&other) && !finds(b"plain") && is_absent(b"plain"));
-        moves(&other, b"plain", RenameFlags::WHITEOUT);
-        assert!(finds(&other) && finds(b"plain"));
-    }
-
-    #[test]
-    fn stand_in_is_no_longer_what_a_name_leads_to_once_the_subvolume_has_moved_there() {
-        let (mount, top) = mounted();
-        let files: &Files = &mount;
-        let ctx = Context::root();
-        let caller = Caller {
-            ctx: &ctx,
-            checks: true,
-        };
-        let below = |dir: &Arc<Inode>, name: &[u8]| find_child(files, dir, name).unwrap();
-        subvolumes::create(files, &caller, &top, b"outer").unwrap();
-        let outer = below(&top, b"outer").inode;
-        subvolumes::create(files, &caller, &outer, b"inner").unwrap();
-        subvolumes::snapshot(files, &caller, &outer, (&top, b"copy"), false).unwrap();
-        let copy = below(&top, b"copy").inode;
-        let stand_in = below(&copy, b"inner");
-        assert!(stand_in.inode.is_placeholder());
-        let is_still = || stand_in.is_still(files, &copy, b"inner").unwrap();
-        assert!(is_still());
-        let flags = RenameFlags::empty();
-        rename::rename(files, &caller, (&outer, b"inner"), (&copy, b"inner"), flags).unwrap();
-        // The entry of the directory is the same.
-        assert_eq!(
-            names::find(&copy.tree, copy.ino, b"inner").unwrap(),
-            Some(stand_in.found)
-        );
-        assert!(!is_still());
-    }
 }

@@ -91,7 +91,7 @@ fn apply_removal(files: &Files, dir: &Arc<Inode>, name: &[u8], held: &Held, spac
 /// Stages the removal of a name and of the way back to it. True where no name with its hash is
 /// left.
 pub(super) fn stage_removal(staged: &mut Staged<'_>, dir: &Inode, name: &[u8], held: &Held) -> Result<bool> {
-    held.look.tell(staged, dir, name);
+    held.look.pass_to(staged, dir, name);
     let index = match held.found.target {
         Target::Inode(_) => names::remove_ref(staged, held.inode.ino, dir.ino, name)?,
         Target::Subvol(_) => find_index(dir, name)?,

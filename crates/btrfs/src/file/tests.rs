@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use btrfs_check::{CheckOptions, check};
+use btrfs_format::{Key, KeyType};
 use btrfs_image::{MkfsOptions, mkfs};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::{Fault, FaultPlan, FaultyDevice, On};
@@ -505,4 +506,40 @@ fn throughput() {
     bench.mount().sync().unwrap();
     println!("committed: {:.0}/s", WRITES as f64 / started.elapsed().as_secs_f64());
     bench.check("at the end");
+}
+
+/// A new file is deleted without a search for extents only where it never had one: holes are items,
+/// too, on volumes without `no_holes`.
+#[test]
+fn deleted_new_files_leave_no_extents_behind() {
+    for adjust in [plain, |options: &mut MkfsOptions| options.features.no_holes = false] {
+        let mut bench = Bench::new(256 << 20, adjust, MountOptions::default());
+        (0..6).for_each(|_| bench.create());
+        let inodes: Vec<_> = (0..6).map(|file| bench.inode(file)).collect();
+        let mount = bench.mount();
+        // The first stays as it was made.
+        assert!(inodes[0].began_without_extents && inodes[0].data.get().is_none());
+        super::truncate(mount, &inodes[1], 1 << 20).unwrap();
+        super::fallocate(mount, &inodes[2], FallocateFlags::KEEP_SIZE, 0, 1 << 20).unwrap();
+        super::write(mount, &inodes[3], 0, &[7; 10_000], WriteCtx::default()).unwrap();
+        super::sync_all(mount).unwrap();
+        super::truncate(mount, &inodes[3], 0).unwrap();
+        super::clone_range(mount, &inodes[1], 0, &inodes[4], 0, 0).unwrap();
+        super::write(mount, &inodes[5], 1 << 20, &[7; 10_000], WriteCtx::default()).unwrap();
+        mount.sync().unwrap();
+        for file in 0..6 {
+            let unlinked = bench.fs.unlink(&Context::root(), NodeId::ROOT, name(file).as_bytes());
+            unlinked.unwrap();
+        }
+        let numbers: Vec<_> = inodes.iter().map(|inode| inode.ino).collect();
+        drop(inodes);
+        bench.remount();
+        let root = bench.fs.inode(NodeId::ROOT).unwrap();
+        for ino in numbers {
+            let (first, last) = (Key::new(ino, KeyType(0), 0), Key::new(ino, KeyType(u8::MAX), u64::MAX));
+            let left = root.tree.cursor(first, last).next().unwrap();
+            assert!(left.is_none(), "{ino} has items");
+        }
+        bench.check("at the end");
+    }
 }

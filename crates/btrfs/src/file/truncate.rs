@@ -376,7 +376,8 @@ pub(crate) fn drop_extents_of_deleted(files: &Files, inode: &Arc<Inode>) -> Resu
         let mut state = data.state.lock();
         forget_dirty(files, inode, &mut state, 0..u64::MAX);
         files.data().unlist(inode, &mut state);
-    } else if inode.is_made_here && inode.attr_now().nbytes == 0 {
+    } else if inode.began_without_extents {
+        debug_assert!(last_below(&inode.tree, inode.ino, u64::MAX).map_or(true, |last| last.is_none()));
         return Ok(());
     }
     if last_below(&inode.tree, inode.ino, u64::MAX)?.is_none() {

@@ -35,7 +35,7 @@ impl From<Error> for Failure {
             Error::Store(StoreError::NoSpace) => Errno::NoSpace,
             Error::Store(StoreError::ReadOnly) => Errno::ReadOnly,
             Error::Store(StoreError::Unsupported { .. }) => Errno::NotSupported,
-            // What is refused could not be trusted: a barrier behind one that failed.
+            // `Refused`, too: a barrier after one that failed cannot be trusted.
             _ => Errno::Io,
         };
         Failure::new(outcome, error)

@@ -164,8 +164,9 @@ pub struct Inode {
     pub(crate) unasked: Unasked,
     /// Never changes in an inode's life; kept outside of `attr` so that asking costs no lock.
     kind: FileKind,
-    /// Was made as it is in memory: it has no extents before `data` is first used.
-    pub(crate) is_made_here: bool,
+    /// A regular file that this object was created for: it has no extents until `data` is first
+    /// used. False for an inode that was loaded from its items.
+    pub(crate) began_without_extents: bool,
 }
 
 /// Device numbers on disk have twenty bits of minor number; callers see them as
@@ -214,7 +215,7 @@ impl Inode {
             xattrs: XattrCache::default(),
             unasked: Unasked::default(),
             kind,
-            is_made_here: false,
+            began_without_extents: false,
         }
     }
 

@@ -5,19 +5,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use btrfs_store::rank::LockRank;
 use cowshed_runtime::lock::{Key, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Held for reading by reads, for writing by whatever changes names, size or extents.
+/// Held for reading by reads, for writing by every change of names, size or extents.
 ///
-/// It counts how often it was held for writing. Who looks at something before taking the lock, and
-/// finds that it was not held for writing since, need not look again:
+/// It counts its exclusive holds. A caller that reads without the lock can tell afterwards, under
+/// the lock, whether what it read may have changed:
 ///
 /// ```text
-///   times_written -> look -> write -> times_written: the same? then as it was looked at
+///   times_written -> read -> lock -> times_written: equal, so nothing has changed
 /// ```
 #[derive(Debug)]
 pub(crate) struct OpLock {
     lock: RwLock<()>,
-    /// Set before the lock is let go, so that whoever finds the old number has seen nothing newer, or
-    /// finds a higher one once it has the lock.
+    /// Exclusive holds that have ended. Counted at the end of a hold, before the lock is released:
+    /// a caller that read during the hold finds a higher number once it has the lock.
     times_written: AtomicU32,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct OpWriteGuard<'l> {
 
 impl Drop for OpWriteGuard<'_> {
     fn drop(&mut self) {
-        // Nobody else writes it: the lock is held.
+        // The lock is held, so there is no other writer.
         let times = self.times_written.load(Ordering::Relaxed);
         self.times_written.store(times.wrapping_add(1), Ordering::Release);
     }
@@ -70,7 +70,7 @@ impl OpLock {
         }
     }
 
-    /// How often it was held for writing, and let go.
+    /// Number of exclusive holds that have ended.
     pub(crate) fn times_written(&self) -> u32 {
         self.times_written.load(Ordering::Acquire)
     }
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holds_for_writing_count_once_they_end() {
+    fn exclusive_holds_count_when_they_end() {
         let lock = OpLock::default();
         drop(lock.read());
         assert_eq!(lock.times_written(), 0);

@@ -11,7 +11,7 @@ use cowshed_vfs::{Access, Error as Errno, FileKind, RenameFlags, Timestamp};
 use super::create::{NewInode, Stamp, make};
 use super::names::{self, NewName};
 use super::remove::{check_removable_dir, drop_link};
-use super::{Held, Look, find_child, load_target};
+use super::{Held, NameState, find_child, find_name};
 use super::{check_name, is_above, is_inside, next_index, note_name, touch_dir};
 use crate::access::{Caller, check_dir, check_writable, may_create, may_remove};
 use crate::error::Result;
@@ -27,32 +27,9 @@ struct Move<'a> {
     from: Place<'a>,
     to: Place<'a>,
     moving: &'a Held,
-    /// What the new name led to.
-    there: &'a There,
+    /// The new name, before.
+    there: &'a NameState,
     flags: RenameFlags,
-}
-
-/// What a name led to that may lead nowhere.
-enum There {
-    Held(Held),
-    Nothing(Look),
-}
-
-impl There {
-    fn held(&self) -> Option<&Held> {
-        match self {
-            There::Held(held) => Some(held),
-            There::Nothing(_) => None,
-        }
-    }
-
-    /// As [`Held::is_still`].
-    fn is_still(&self, files: &Files, place: Place<'_>) -> Result<bool> {
-        match self {
-            There::Held(held) => held.is_still(files, place.dir, place.name),
-            There::Nothing(look) => Ok(look.again(place.dir, place.name, None)?.is_none()),
-        }
-    }
 }
 
 /// Renames. Errors: see [`cowshed_vfs::FileSystem::rename`]; `CrossDevice` for what would leave its
@@ -83,7 +60,7 @@ pub fn rename(
     let _tree_lock = (!Arc::ptr_eq(from.dir, to.dir)).then(|| files.objects().rename.lock());
     loop {
         let moving = find_child(files, from.dir, from.name)?;
-        let there = find(files, to)?;
+        let there = find_name(files, to.dir, to.name)?;
         let plan = Move {
             from,
             to,
@@ -100,7 +77,7 @@ pub fn rename(
         let mut all = vec![from.dir, to.dir, &moving.inode];
         all.extend(plan.replaced().map(|r| &r.inode));
         let locks = lock::write_all(&all);
-        if !(moving.is_still(files, from.dir, from.name)? && there.is_still(files, to)?) {
+        if !(moving.is_still(files, from.dir, from.name)? && there.is_still(files, to.dir, to.name)?) {
             continue;
         }
         if !plan.check(files, caller)? {
@@ -113,18 +90,6 @@ pub fn rename(
             settle(files, &gone.inode);
         }
         return Ok(());
-    }
-}
-
-fn find(files: &Files, Place { dir, name }: Place<'_>) -> Result<There> {
-    let (look, found) = Look::at(dir, name)?;
-    let Some(found) = found else {
-        return Ok(There::Nothing(look));
-    };
-    match load_target(files, dir, name, &found)? {
-        Some(inode) => Ok(There::Held(Held { look, found, inode })),
-        // It is just going away.
-        None => Ok(There::Nothing(look)),
     }
 }
 
@@ -256,10 +221,10 @@ impl Move<'_> {
         let mut stages = Stages::new(from.dir, to.dir);
         stages.is_last_of_hash = stages.take_off(files, from, self.moving)?;
         match self.there {
-            There::Held(there) => {
+            NameState::Present(there) => {
                 stages.take_off(files, to, there)?;
             }
-            There::Nothing(look) => look.tell(stages.of(to.dir), to.dir, to.name),
+            NameState::Absent(look) => look.pass_to(stages.of(to.dir), to.dir, to.name),
         }
         stages.put_on(files, to, self.moving, (next_index(to.dir)?, generation))?;
         if self.is_exchange()

@@ -44,7 +44,7 @@ pub(super) struct Stages<'t> {
     pub(super) to: Option<Staged<'t>>,
     /// Edits of the tree of roots, the later ones last.
     pub(super) roots: Vec<(Key, Option<Vec<u8>>)>,
-    /// The old name was the last one with its hash.
+    /// The old name was the last one with its hash in its directory.
     pub(super) is_last_of_hash: bool,
 }
 

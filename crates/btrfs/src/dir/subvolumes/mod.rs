@@ -29,7 +29,7 @@ pub use list::{Listed, find, next_child, next_listed};
 pub use props::{set_default, set_read_only, set_received};
 
 use super::names::{self, NewName};
-use super::{check_name, next_index, note_name, touch_dir};
+use super::{check_name, know_absence, next_index, note_name, touch_dir};
 use crate::access::{Caller, may_create};
 use crate::error::Result;
 use crate::files::{Files, prepare_and_join};
@@ -251,6 +251,7 @@ impl<'t> NewPlace<'t> {
             ty: names::file_type(FileKind::Directory),
             generation,
         };
+        know_absence(&mut staged, dir, name);
         names::insert(&mut staged, &entry)?;
         Ok(Self {
             id,
