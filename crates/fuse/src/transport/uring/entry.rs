@@ -153,16 +153,17 @@ impl Entry {
         self.queue
     }
 
-    /// Offers the entry to the kernel, at the next [`Entry::wait`]. From here on the entry belongs
-    /// to the calling thread.
+    /// Registers the entry with the kernel, which may give it a request from here on. The entry
+    /// belongs to the calling thread from now on.
     ///
     /// # Errors
-    /// The ring cannot be enabled.
+    /// The ring cannot be enabled or used. [`Entry::wait`] reports that the kernel refused the entry.
     pub fn register(&mut self, device: Arc<File>) -> io::Result<()> {
         self.ring.submitter().register_enable_rings()?;
         let command = self.command(uring::REGISTER, 0, device.as_raw_fd());
         self.device = Some(device);
-        self.push(&command)
+        self.push(&command)?;
+        self.ring.submit().map(drop)
     }
 
     /// Sends a command that does not exist. The kernel refuses it: with EOPNOTSUPP where it serves
@@ -200,7 +201,7 @@ impl Entry {
         pushed.map_err(|_| io::ErrorKind::WouldBlock.into())
     }
 
-    /// Sends what [`Entry::register`] or [`Entry::reply`] left to be sent, and waits for a request.
+    /// Sends the reply that [`Entry::reply`] prepared, if there is one, and waits for a request.
     ///
     /// # Errors
     /// The kernel refused the entry or the reply.

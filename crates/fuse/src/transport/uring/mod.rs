@@ -8,8 +8,9 @@
 //! one; and the reply and the wait for the next request are one system call. Each thread has an
 //! [`entry`] of its own, and serves one request at a time. The kernel gives a request to the thread
 //! of its queue that was busy last. Where all threads of a queue are busy, requests wait in the
-//! kernel until one replies. No thread is added later: Linux (6.18) gives a request that waits to
-//! an entry that replies, and not to a new one.
+//! kernel until one replies. No thread is added later, and none serves a request before all entries
+//! are registered: Linux (6.18) gives a request that waits to an entry that replies, and not to a
+//! new one ([`queues::Unregistered`]).
 //!
 //! Large reads are those of readahead: while they are served, the program works on what came
 //! before. They are served on another processor, one after the other ([`streams`](super::streams)).
@@ -19,7 +20,8 @@
 //!
 //! Memory: queues x threads x (largest request + 4 KiB), as far as it was written to.
 //!
-//! Locks: `leftovers`, and the large reads' turns, with no lock within.
+//! Locks: `leftovers`, the large reads' turns, and the count of entries that are not registered,
+//! with no lock within.
 
 mod entry;
 mod leftovers;
@@ -35,7 +37,7 @@ use std::thread::{self, Scope};
 
 use entry::Entry;
 use leftovers::Leftovers;
-use queues::{Queue, Shared, THREADS_MIN};
+use queues::{Queue, Shared, THREADS_MIN, Unregistered, UnregisteredEntry};
 use worker::Worker;
 
 use super::Transport;
@@ -148,6 +150,7 @@ impl Transport for Uring {
         let shared = Shared {
             queues: (0..queues).map(|_| Queue::new(threads)).collect(),
             large_reads: Turns::default(),
+            unregistered: Unregistered::default(),
             keepers: Keepers::new(queues),
             leftovers: Leftovers::new(&device, payload_bytes)?,
         };
@@ -168,8 +171,13 @@ impl Transport for Uring {
                 let shared = &shared;
                 move || shared.leftovers.serve(server, device, payload_bytes)
             });
-            for entry in entries {
-                outcome = outcome.and(crew.start_worker(entry));
+            // Counted before the first of them can get a request.
+            let entries: Vec<_> = entries
+                .into_iter()
+                .map(|entry| (entry, shared.unregistered.entry()))
+                .collect();
+            for (entry, unregistered) in entries {
+                outcome = outcome.and(crew.start_worker(entry, unregistered));
             }
             if let Err(error) = &outcome {
                 failed(error);
@@ -217,7 +225,7 @@ impl<'s> Crew<'s, '_> {
         Ok(())
     }
 
-    fn start_worker(&mut self, entry: Entry) -> io::Result<()> {
+    fn start_worker(&mut self, entry: Entry, unregistered: UnregisteredEntry<'s>) -> io::Result<()> {
         self.gates += 1;
         let name = format!("fuse-{}-{}", entry.queue(), self.gates);
         let worker = Worker {
@@ -226,6 +234,7 @@ impl<'s> Crew<'s, '_> {
             entry,
             gate: self.gates,
             session: self.session.clone(),
+            unregistered: Some(unregistered),
         };
         self.start(name, || worker.run())
     }

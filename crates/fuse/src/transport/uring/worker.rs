@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Receiver};
 use super::entry::{Arrived, Entry, Parts};
 use super::leftovers::Leftovers;
 
-use super::queues::{Queue, Shared};
+use super::queues::{Queue, Shared, UnregisteredEntry};
 use crate::proto::wire::OutHeader;
 use crate::server::{After, HEAD_BYTES_MAX, Post, Reply, SendLate, Server};
 use crate::transport::dev::DataBuffer;
@@ -27,6 +27,8 @@ pub(super) struct Worker<'a> {
     pub entry: Entry,
     pub gate: usize,
     pub session: Arc<File>,
+    /// Until the entry is registered.
+    pub unregistered: Option<UnregisteredEntry<'a>>,
 }
 
 impl Worker<'_> {
@@ -36,7 +38,12 @@ impl Worker<'_> {
         let mut scratch = DataBuffer::new(SCRATCH_BYTES);
         mover.go(Place::Home);
         self.entry.register(self.session.clone())?;
+        self.unregistered = None;
+        let mut are_all_registered = false;
         while self.entry.wait()? == Arrived::Request {
+            if !std::mem::replace(&mut are_all_registered, true) {
+                self.shared.unregistered.wait_for_none();
+            }
             self.shared.keepers.note(queue);
             self.serve(&mut mover, &mut scratch)?;
         }
