@@ -14,7 +14,7 @@ use cowshed_vfs_ioctl::wire::search::{SEARCH, SearchPage};
 use cowshed_vfs_ioctl::wire::usage::{USAGE, UsagePage, op};
 use cowshed_vfs_ioctl::wire::{self, Snapshot, SubvolumePage};
 use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, FromZeros};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::commands::extents;
 use crate::ioctl;
@@ -79,14 +79,58 @@ pub fn set_default(file: &File, id: u64) -> Result<()> {
     ioctl::call(file, btrfs::DEFAULT_SUBVOL, &mut id).map(drop)
 }
 
-/// Shows items of a tree in key order, each with the transaction of its block.
-pub fn search(file: &File, what: &Search, take: ItemSink<'_>) -> Result<()> {
+/// Items that one call may give: as many as it has room for.
+pub const NO_MAXIMUM: u32 = u32::MAX;
+
+/// Shows items of a tree in key order, each with the transaction of its block. A call gives
+/// `count_max` items at most. Of mounts of ours, to which no larger pages come; an item of more than
+/// 3,960 bytes is shown as empty.
+pub fn search(file: &File, what: &Search, count_max: u32, take: ItemSink<'_>) -> Result<()> {
+    let mut call = SearchArgs::new_zeroed();
+    pages(&mut call, what, take, |call, first| {
+        call.key = key_of(what, first, count_max);
+        ioctl::call(file, btrfs::TREE_SEARCH, call)?;
+        Ok((call.key.nr_items.get(), &call.buf))
+    })
+}
+
+/// `BTRFS_IOC_TREE_SEARCH_V2`
+const TREE_SEARCH_V2: u32 = 0xc070_9411;
+
+/// No item is as long as a block.
+const SEARCH2_BYTES: usize = 64 << 10;
+
+/// `struct btrfs_ioctl_search_args_v2`, with room for the items.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct SearchArgs2 {
+    key: SearchKey,
+    buf_size: U64,
+    buf: [u8; SEARCH2_BYTES],
+}
+
+/// As [`search`], of mounts of the kernel, and with items of all lengths.
+pub fn search_by_kernel(file: &File, what: &Search, count_max: u32, take: ItemSink<'_>) -> Result<()> {
+    let mut call = Box::new(SearchArgs2::new_zeroed());
+    pages(&mut *call, what, take, |call, first| {
+        call.key = key_of(what, first, count_max);
+        call.buf_size = (SEARCH2_BYTES as u64).into();
+        ioctl::call(file, TREE_SEARCH_V2, call)?;
+        Ok((call.key.nr_items.get(), &call.buf))
+    })
+}
+
+/// Shows items page by page. `page` looks for items from a key on: how many it found, and the items.
+fn pages<C>(
+    call: &mut C,
+    what: &Search,
+    take: ItemSink<'_>,
+    page: impl Fn(&mut C, ItemKey) -> Result<(u32, &[u8])>,
+) -> Result<()> {
     let mut from = Some(what.from);
     while let Some(first) = from {
-        let mut call = SearchArgs::new_zeroed();
-        call.key = key_of(what, first);
-        ioctl::call(file, btrfs::TREE_SEARCH, &mut call)?;
-        let Some(last) = show(&call.buf, call.key.nr_items.get(), take) else {
+        let (count, items) = page(call, first)?;
+        let Some(last) = show(items, count, take) else {
             return Ok(());
         };
         from = last.and_then(next_key).filter(|next| *next <= what.to);
@@ -94,14 +138,14 @@ pub fn search(file: &File, what: &Search, take: ItemSink<'_>) -> Result<()> {
     Ok(())
 }
 
-/// As [`search`], of items of some types. Of mounts of ours. Errors: `ENOTTY` from programs that
-/// serve mounts since before there was the call.
+/// As [`search`], of items of some types and of all lengths. Of mounts of ours. Errors: `ENOTTY`
+/// from programs that serve mounts since before there was the call.
 pub fn search_types(file: &File, what: &Search, types: [u8; 4], take: ItemSink<'_>) -> Result<()> {
     let mut page = SearchPage::new_zeroed();
-    page.key = key_of(what, what.from);
+    page.key = key_of(what, what.from, NO_MAXIMUM);
     page.types = types;
     while page.is_end.get() == 0 {
-        page.key.nr_items = u32::MAX.into();
+        page.key.nr_items = NO_MAXIMUM.into();
         ioctl::call(file, SEARCH, &mut page)?;
         if show(&page.buf, page.key.nr_items.get(), take).is_none() {
             break;
@@ -110,14 +154,14 @@ pub fn search_types(file: &File, what: &Search, types: [u8; 4], take: ItemSink<'
     Ok(())
 }
 
-fn key_of(what: &Search, (object, ty, offset): ItemKey) -> SearchKey {
+fn key_of(what: &Search, (object, ty, offset): ItemKey, count_max: u32) -> SearchKey {
     let mut key = SearchKey::new_zeroed();
     key.tree_id = what.tree.into();
     (key.min_objectid, key.max_objectid) = (object.into(), what.to.0.into());
     (key.min_type, key.max_type) = (U32::new(ty.into()), U32::new(what.to.1.into()));
     (key.min_offset, key.max_offset) = (offset.into(), what.to.2.into());
     (key.min_transid, key.max_transid) = (what.since.into(), what.until.into());
-    key.nr_items = u32::MAX.into();
+    key.nr_items = count_max.into();
     key
 }
 

@@ -31,6 +31,7 @@ use say::{LIKE_VERSION, Voice, error};
 
 use crate::commands::receive::ReceiveArgs;
 use crate::commands::send::SendArgs;
+use crate::lazy_args::Lazy;
 
 /// The name that the program is called by.
 pub const NAME: &str = "btrfs";
@@ -92,21 +93,21 @@ enum Log {
 #[derive(Subcommand, Debug)]
 enum Group {
     /// Make, list and delete subvolumes and snapshots
-    Subvolume(subvolume::SubvolumeArgs),
+    Subvolume(Lazy<subvolume::SubvolumeArgs>),
     /// Space, devices, labels of volumes
-    Filesystem(filesystem::FilesystemArgs),
+    Filesystem(Lazy<filesystem::FilesystemArgs>),
     /// Properties of subvolumes, files and volumes
-    Property(property::PropertyArgs),
+    Property(Lazy<property::PropertyArgs>),
     /// What lies where on a volume
-    InspectInternal(inspect::InspectArgs),
+    InspectInternal(Lazy<inspect::InspectArgs>),
     /// Devices of volumes
-    Device(device::DeviceArgs),
+    Device(Lazy<device::DeviceArgs>),
     /// Check a volume that is not mounted, without changing it
-    Check(check::CheckArgs),
+    Check(Lazy<check::CheckArgs>),
     /// Write read-only subvolumes as a stream
-    Send(SendArgs),
+    Send(Lazy<SendArgs>),
     /// Receive subvolumes from a stream
-    Receive(ReceiveArgs),
+    Receive(Lazy<ReceiveArgs>),
     /// Print the version
     Version,
     /// What there is of btrfs(8) beside this

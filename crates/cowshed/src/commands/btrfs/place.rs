@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, bail};
 use btrfs_format::KeyType;
 use cowshed::formats::Format;
 use cowshed_device::OpenMode;
-use cowshed_vfs::{Context, FileKind, ItemSink, Received, Search, SetAttr, SubvolumeUsage};
+use cowshed_vfs::{Context, FileKind, ItemKey, ItemSink, Received, Search, SetAttr, SubvolumeUsage};
 use cowshed_vfs_ioctl::wire::btrfs::{FS_INFO, FsInfo};
 use rustix::fs::Mode;
 use rustix::process::{getegid, geteuid, umask};
@@ -329,8 +329,14 @@ impl Place {
 
     /// Shows items of a tree in key order, each with the transaction of its block.
     pub fn search(&self, what: &Search, take: ItemSink<'_>) -> IoResult<()> {
+        self.search_by(what, calls::NO_MAXIMUM, take)
+    }
+
+    /// As [`Self::search`], where no more than `count_max` items are asked for at a time.
+    pub fn search_by(&self, what: &Search, count_max: u32, take: ItemSink<'_>) -> IoResult<()> {
         match self {
-            Place::Kernel(file) | Place::Ours(file) => calls::search(file, what, take),
+            Place::Kernel(file) => calls::search_by_kernel(file, what, count_max, take),
+            Place::Ours(file) => calls::search(file, what, count_max, take),
             Place::Image(node) => {
                 let subvolumes = node.engine.volume.subvolumes()?;
                 Ok(subvolumes.search(&node.engine.ctx, node.id, what, take)?)
@@ -351,6 +357,24 @@ impl Place {
             true => take(key, bytes, transid),
             false => ControlFlow::Continue(()),
         })
+    }
+
+    /// The first item of a type in a range, as `take` has it; `None` where there is none.
+    pub fn first<T>(&self, what: &Search, take: impl Fn(ItemKey, &[u8]) -> T) -> IoResult<Option<T>> {
+        let mut first = None;
+        let mut found = |key, bytes: &[u8], _| {
+            first = Some((take(key, bytes), bytes.is_empty()));
+            ControlFlow::Break(())
+        };
+        self.search_by(what, 1, &mut found)?;
+        // It may have been left out: see `calls::search`.
+        if let Some((_, true)) = first {
+            self.search_types(what, &[KeyType(what.from.1)], &mut |key, bytes, _| {
+                first = Some((take(key, bytes), false));
+                ControlFlow::Break(())
+            })?;
+        }
+        Ok(first.map(|(item, _)| item))
     }
 
     /// What each subvolume of the volume refers to, by number. `progress` is told of blocks read,

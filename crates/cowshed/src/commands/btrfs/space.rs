@@ -181,12 +181,8 @@ impl<'a> UsedBytes<'a> {
             since: 0,
             until: u64::MAX,
         };
-        let mut used = 0;
-        self.place.search(&what, &mut |_, bytes, _| {
-            used = view::fixed::<BlockGroupItem>(bytes).map_or(0, |item| item.used.get());
-            ControlFlow::Break(())
-        })?;
-        Ok(used)
+        let used = |_, bytes: &[u8]| view::fixed::<BlockGroupItem>(bytes).map_or(0, |item| item.used.get());
+        Ok(self.place.first(&what, used)?.unwrap_or(0))
     }
 }
 

@@ -207,3 +207,33 @@ fn deleted_subvolumes_that_are_in_use_are_listed() {
     mounted.unmount_quietly().unwrap();
     with_own_mount(&volume, "noatime", |root| check(&ours(root), root));
 }
+
+/// The item of names is longer than what one `BTRFS_IOC_TREE_SEARCH` gives; and files beside each
+/// other are asked for together.
+#[test]
+fn find_new_names_files_with_many_names_and_many_files() {
+    let Some(()) = can_compare() else { return };
+    let volume = fresh();
+    let script = r"
+        mkdir d; dd if=/dev/zero of=d/many bs=4k count=2
+        for i in $(seq 40); do ln d/many d/$(printf %0200d $i); done
+        for i in $(seq 100); do echo $i >d/f$i; ln d/f$i d/second$i; done
+        rm d/f7; setfattr -n user.a -v 1 d/f9; sync -f .";
+    volume.with_mount(|root| shell(root, script)).unwrap();
+    let found = |at: &At<'_>| {
+        let answer = at.run("subvolume find-new @/ 0");
+        assert_eq!((answer.code, &answer.err[..]), (0, ""));
+        answer.out
+    };
+    let mounted = volume.mount_with("noatime").unwrap();
+    let by_kernel = found(&ours(&super::text(&mounted.dir().canonicalize().unwrap())));
+    mounted.unmount_quietly().unwrap();
+    let names: Vec<_> = by_kernel.lines().filter_map(|line| line.rsplit(' ').next()).collect();
+    let first = |n| if n == 7 { "d/second7".into() } else { format!("d/f{n}") };
+    let wanted = ["d/many".into()].into_iter().chain((1..=100).map(first));
+    // The last line is the marker.
+    assert_eq!(names[..names.len() - 1], wanted.collect::<Vec<String>>());
+    let image = format!("{}:", volume.image().display());
+    assert_eq!(found(&ours(&image)), by_kernel, "on the image");
+    with_own_mount(&volume, "noatime", |root| assert_eq!(found(&ours(root)), by_kernel));
+}

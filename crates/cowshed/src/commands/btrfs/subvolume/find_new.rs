@@ -1,6 +1,6 @@
 //! `subvolume find-new`: extents of a subvolume that were written since a transaction.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::io::{BufWriter, Result as IoResult, Write as _, stdout};
 use std::ops::ControlFlow;
@@ -39,7 +39,6 @@ pub fn run(path: &Path, generation: &str) -> Result<u8> {
         .commit()
         .map_err(|error| anyhow!("sync ioctl failed on '{}': {}", path.display(), reason(&error)))?;
     let marker = marker(&place, id).map_err(failed)?;
-    let mut found = Vec::new();
     let what = Search {
         tree: id,
         from: (ObjectId::FIRST_FREE.get(), 0, 0),
@@ -47,13 +46,13 @@ pub fn run(path: &Path, generation: &str) -> Result<u8> {
         since,
         until: u64::MAX,
     };
-    let mut take = |(inode, _, offset): ItemKey, bytes: &[u8], _: u64| {
-        let extent = view::file_extent(bytes).map(|view| extent(inode, offset, view));
-        found.extend(extent.filter(|extent| extent.generation >= since));
-        ControlFlow::Continue(())
-    };
+    let mut found = Vec::new();
     place
-        .search_types(&what, &[KeyType::EXTENT_DATA], &mut take)
+        .search_types(&what, &[KeyType::EXTENT_DATA], &mut |(inode, _, offset), bytes, _| {
+            let extent = view::file_extent(bytes).map(|view| extent(inode, offset, view));
+            found.extend(extent.filter(|extent| extent.generation >= since));
+            ControlFlow::Continue(())
+        })
         .map_err(failed)?;
     let mut out = BufWriter::new(stdout().lock());
     let mut names = Names::new(&place, id);
@@ -79,13 +78,9 @@ pub fn run(path: &Path, generation: &str) -> Result<u8> {
 
 /// The transaction in which the tree was written last.
 fn marker(place: &Place, id: u64) -> IoResult<u64> {
-    let mut generation = 0;
     let what = items_of(TreeId::ROOT, ObjectId(id), KeyType::ROOT_ITEM);
-    place.search(&what, &mut |_, bytes, _| {
-        generation = view::root_item(bytes).map_or(0, |item| item.generation.get());
-        ControlFlow::Break(())
-    })?;
-    Ok(generation)
+    let generation = |_, bytes: &[u8]| view::root_item(bytes).map_or(0, |item| item.generation.get());
+    Ok(place.first(&what, generation)?.unwrap_or(0))
 }
 
 fn extent(inode: u64, offset: u64, view: FileExtentView<'_>) -> Found {
@@ -117,13 +112,22 @@ fn extent(inode: u64, offset: u64, view: FileExtentView<'_>) -> Found {
     }
 }
 
-/// Paths of inodes.
+/// Items that are asked for at a time, for names: a file that was written is seldom alone.
+const AT_A_TIME: u32 = 24;
+
+/// Paths of inodes, which are asked for in the order of their numbers.
 struct Names<'a> {
     place: &'a Place,
     tree: u64,
     dirs: HashMap<u64, Vec<u8>>,
+    /// First names of inodes: each of those up to the last one here that has any. None of an item
+    /// that was left out.
+    ahead: BTreeMap<u64, Option<Name>>,
     last: (u64, Vec<u8>),
 }
+
+/// A directory, and a name in it.
+type Name = (u64, Vec<u8>);
 
 impl<'a> Names<'a> {
     fn new(place: &'a Place, tree: u64) -> Self {
@@ -131,6 +135,7 @@ impl<'a> Names<'a> {
             place,
             tree,
             dirs: HashMap::new(),
+            ahead: BTreeMap::new(),
             last: (0, Vec::new()),
         }
     }
@@ -138,14 +143,19 @@ impl<'a> Names<'a> {
     /// The path of an inode by its first name; empty where it has none any more.
     fn of(&mut self, inode: u64) -> IoResult<&[u8]> {
         if self.last.0 != inode {
-            let mut first = None;
-            let what = items_of(TreeId(self.tree), ObjectId(inode), KeyType::INODE_REF);
-            self.place.search(&what, &mut |(_, _, dir), bytes, _| {
-                first = view::inode_refs(bytes).next().map(|(_, name)| (dir, name.to_vec()));
-                ControlFlow::Break(())
-            })?;
+            if self.ahead.last_key_value().is_none_or(|(last, _)| *last < inode) {
+                self.look_ahead(inode)?;
+            }
+            let name = match self.ahead.remove(&inode).flatten() {
+                Some(name) => Some(name),
+                // It has none, or so many in one directory that their item was left out.
+                None => {
+                    let what = items_of(TreeId(self.tree), ObjectId(inode), KeyType::INODE_REF);
+                    self.place.first(&what, first_name)?.flatten()
+                }
+            };
             let mut path = Vec::new();
-            if let Some((dir, name)) = first {
+            if let Some((dir, name)) = name {
                 path = self.dir(dir)?.to_vec();
                 path.extend(name);
             }
@@ -154,10 +164,33 @@ impl<'a> Names<'a> {
         Ok(&self.last.1)
     }
 
+    fn look_ahead(&mut self, from: u64) -> IoResult<()> {
+        self.ahead.clear();
+        let what = Search {
+            to: (u64::MAX, KeyType::INODE_REF.0, u64::MAX),
+            ..items_of(TreeId(self.tree), ObjectId(from), KeyType::INODE_REF)
+        };
+        let mut left = AT_A_TIME;
+        self.place.search_by(&what, AT_A_TIME, &mut |key, bytes, _| {
+            if KeyType(key.1) == KeyType::INODE_REF {
+                self.ahead.entry(key.0).or_insert_with(|| first_name(key, bytes));
+            }
+            left -= 1;
+            match left {
+                0 => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
+            }
+        })
+    }
+
     fn dir(&mut self, dir: u64) -> IoResult<&[u8]> {
         if !self.dirs.contains_key(&dir) {
             self.dirs.insert(dir, self.place.path_in(self.tree, dir)?);
         }
         Ok(&self.dirs[&dir])
     }
+}
+
+fn first_name((.., dir): ItemKey, bytes: &[u8]) -> Option<Name> {
+    view::inode_refs(bytes).next().map(|(_, name)| (dir, name.to_vec()))
 }

@@ -14,6 +14,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 
 use super::say::{Voice, refuse};
+use crate::lazy_args::Lazy;
 
 #[derive(Args, Debug)]
 #[command(infer_subcommands = true, disable_help_subcommand = true)]
@@ -37,9 +38,9 @@ enum What {
         dests: Vec<PathBuf>,
     },
     /// Delete subvolumes and all that is in them
-    Delete(delete::DeleteArgs),
+    Delete(Lazy<delete::DeleteArgs>),
     /// List subvolumes
-    List(list::ListArgs),
+    List(Lazy<list::ListArgs>),
     /// Make a snapshot of a subvolume
     Snapshot {
         /// Nothing in it can be changed
@@ -74,9 +75,9 @@ enum What {
         generation: String,
     },
     /// Show what is known of a subvolume
-    Show(show::ShowArgs),
+    Show(Lazy<show::ShowArgs>),
     /// Wait until deleted subvolumes are gone
-    Sync(sync::SyncArgs),
+    Sync(Lazy<sync::SyncArgs>),
 }
 
 pub fn run(args: &SubvolumeArgs, voice: Voice) -> Result<u8> {
