@@ -119,8 +119,7 @@ impl Rig<'_> {
     }
 
     /// As [`Rig::tool`], by our program on both sides: for a command of a few calls, most of which
-    /// is the start of the program. One with many calls it makes more slowly on the kernel's side
-    /// than btrfs-progs, so that nothing would be compared.
+    /// is the start of the program.
     fn same_tool(&self, words: &[&str]) -> Command {
         let mut command = Command::new(run::released("cowshed"));
         command.arg("btrfs").args(words);

@@ -56,8 +56,8 @@ pub fn run(path: &Path, generation: &str) -> Result<u8> {
         .map_err(failed)?;
     let mut out = BufWriter::new(stdout().lock());
     let mut names = Names::new(&place, id);
-    for extent in found {
-        let name = names.of(extent.inode).map_err(failed)?;
+    for (n, extent) in found.iter().enumerate() {
+        let name = names.of(&found[n..]).map_err(failed)?;
         writeln!(
             out,
             "inode {} file offset {} len {} disk start {} offset {} gen {} flags {} {}",
@@ -112,7 +112,10 @@ fn extent(inode: u64, offset: u64, view: FileExtentView<'_>) -> Found {
     }
 }
 
-/// Items that are asked for at a time, for names: a file that was written is seldom alone.
+/// Files that are asked for together: a file that was written is seldom alone. Where it is, names
+/// behind its own may be in a leaf that has to be read.
+const NEAR: u64 = 4;
+/// Items that are asked for at a time.
 const AT_A_TIME: u32 = 24;
 
 /// Paths of inodes, which are asked for in the order of their numbers.
@@ -140,11 +143,12 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// The path of an inode by its first name; empty where it has none any more.
-    fn of(&mut self, inode: u64) -> IoResult<&[u8]> {
+    /// The path of the first one's inode by its first name; empty where it has none any more.
+    fn of(&mut self, found: &[Found]) -> IoResult<&[u8]> {
+        let inode = found[0].inode;
         if self.last.0 != inode {
             if self.ahead.last_key_value().is_none_or(|(last, _)| *last < inode) {
-                self.look_ahead(inode)?;
+                self.look_ahead(found)?;
             }
             let name = match self.ahead.remove(&inode).flatten() {
                 Some(name) => Some(name),
@@ -164,21 +168,26 @@ impl<'a> Names<'a> {
         Ok(&self.last.1)
     }
 
-    fn look_ahead(&mut self, from: u64) -> IoResult<()> {
+    fn look_ahead(&mut self, found: &[Found]) -> IoResult<()> {
         self.ahead.clear();
+        let first = found[0].inode;
+        let is_near = |pair: &&[Found]| pair[1].inode - pair[0].inode <= NEAR;
+        let last = found.windows(2).take_while(is_near).take(AT_A_TIME as usize).last();
+        let last = last.map_or(first, |pair| pair[1].inode);
         let what = Search {
-            to: (u64::MAX, KeyType::INODE_REF.0, u64::MAX),
-            ..items_of(TreeId(self.tree), ObjectId(from), KeyType::INODE_REF)
+            to: (last, KeyType::INODE_REF.0, u64::MAX),
+            ..items_of(TreeId(self.tree), ObjectId(first), KeyType::INODE_REF)
         };
         let mut left = AT_A_TIME;
         self.place.search_by(&what, AT_A_TIME, &mut |key, bytes, _| {
-            if KeyType(key.1) == KeyType::INODE_REF {
+            let is_name = KeyType(key.1) == KeyType::INODE_REF;
+            if is_name {
                 self.ahead.entry(key.0).or_insert_with(|| first_name(key, bytes));
             }
             left -= 1;
-            match left {
-                0 => ControlFlow::Break(()),
-                _ => ControlFlow::Continue(()),
+            match left == 0 || is_name && key.0 == last {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
             }
         })
     }
