@@ -324,6 +324,9 @@ impl Tree {
     ///
     /// The caller holds the transaction's gate, so that no operation is half applied.
     pub(crate) fn freeze(&self) -> Option<Arc<FrozenEdits>> {
+        if self.active.is_untouched() {
+            return None;
+        }
         let mut state = self.state.write();
         assert!(state.frozen.is_none(), "a tree is frozen by one commit at a time");
         let frozen = FrozenEdits::new(self.active.take());
@@ -365,7 +368,7 @@ impl Tree {
 
     /// The active overlay has edits.
     pub(crate) fn has_pending(&self) -> bool {
-        !self.active.read_all().edits().all(Overlay::is_empty)
+        !self.active.is_untouched() && !self.active.read_all().edits().all(Overlay::is_empty)
     }
 
     fn descend(&self, root: RootPtr, key: &Key) -> Result<LeafAt> {

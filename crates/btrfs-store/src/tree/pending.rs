@@ -2,7 +2,7 @@
 //! in stripes ([`crate::overlay::stripes`]) with a lock each.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use btrfs_format::{Key, ObjectId, TreeId};
 use cowshed_runtime::lock::{self, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -71,6 +71,9 @@ pub(super) struct ActiveEdits {
     /// Tracked objects that changed since they were logged, in all stripes: changed while the
     /// object's stripe is held.
     changed: AtomicUsize,
+    /// A stripe was held exclusively since the last freeze: there may be edits. Of a thousand
+    /// subvolumes few have any, and a freeze would take the locks of all.
+    is_touched: AtomicBool,
 }
 
 /// Shared holds of the stripes that keys of a range may be in: none where the tree has had no edit.
@@ -111,6 +114,7 @@ impl ActiveEdits {
             tree,
             stripes: OnceLock::new(),
             changed: AtomicUsize::new(0),
+            is_touched: AtomicBool::new(false),
         }
     }
 
@@ -158,7 +162,15 @@ impl ActiveEdits {
     pub fn write_one(&self, id: ObjectId) -> RwLockWriteGuard<'_, Stripe> {
         let stripes = self.made();
         let number = stripe_of(id, stripes.len());
-        stripes[number].0.write_ordered(self.order(number))
+        let held = stripes[number].0.write_ordered(self.order(number));
+        self.is_touched.store(true, Ordering::Release);
+        held
+    }
+
+    /// There are no edits, and nothing is tracked. Others may add some at any time, but for those
+    /// that the transaction's gate keeps out.
+    pub fn is_untouched(&self) -> bool {
+        !self.is_touched.load(Ordering::Acquire)
     }
 
     /// Takes the edits of all stripes, in their order. Nothing is tracked afterwards.
@@ -168,6 +180,7 @@ impl ActiveEdits {
             .map(|(number, stripe)| stripe.0.write_ordered(self.order(number)))
             .collect();
         self.changed.store(0, Ordering::Release);
+        self.is_touched.store(false, Ordering::Release);
         let taken = held.iter_mut().map(|stripe| {
             stripe.tracked.clear();
             std::mem::take(&mut stripe.edits)
@@ -192,7 +205,9 @@ impl ActiveEdits {
         let stripes = self.made();
         let numbers = (0..stripes.len()).filter(|number| wanted & 1 << number != 0);
         let held = numbers.map(|number| (number, stripes[number].0.write_ordered(self.order(number))));
-        WriteStripes(held.collect())
+        let held = WriteStripes(held.collect());
+        self.is_touched.store(true, Ordering::Release);
+        held
     }
 
     /// Adds edits in order.
