@@ -1,22 +1,47 @@
 //! The bytes of items in memory.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::ops::{Deref, Range};
-use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
 
 /// The bytes of an item in memory, shared and immutable: a buffer of its own, or a part of one that
-/// the items of a batch share ([`Packer`]).
-#[derive(Clone)]
-pub struct ItemBytes {
-    buffer: Arc<[u8]>,
-    start: u32,
-    len: u32,
+/// items share ([`ItemBytes::beside_others`], [`Packer`]).
+#[derive(Clone, PartialEq, Eq)]
+pub struct ItemBytes(Bytes);
+
+/// Of the buffers that items share: those of a dozen new files. Deletions before a commit may leave
+/// one item of each, which keeps all of it.
+const SHARED_BYTES: usize = 4 << 10;
+
+thread_local! {
+    /// Room for the next items of this thread.
+    static ROOM: RefCell<BytesMut> = RefCell::default();
+}
+
+impl ItemBytes {
+    /// An item of these parts, in a buffer with those that this thread made before. For new items,
+    /// which seldom change before a commit has them: they cost no allocation each, and those of one
+    /// operation lie together. What is replaced is not freed before the others.
+    pub fn beside_others(parts: &[&[u8]]) -> Self {
+        let len = parts.iter().map(|part| part.len()).sum();
+        ROOM.with_borrow_mut(|room| {
+            if room.capacity() < len {
+                *room = BytesMut::with_capacity(SHARED_BYTES.max(len));
+            }
+            for part in parts {
+                room.extend_from_slice(part);
+            }
+            Self(room.split().freeze())
+        })
+    }
 }
 
 impl Deref for ItemBytes {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &self.buffer[self.start as usize..][..self.len as usize]
+        &self.0
     }
 }
 
@@ -26,52 +51,25 @@ impl AsRef<[u8]> for ItemBytes {
     }
 }
 
-impl PartialEq for ItemBytes {
-    fn eq(&self, other: &Self) -> bool {
-        self[..] == other[..]
-    }
-}
-impl Eq for ItemBytes {}
-
 impl fmt::Debug for ItemBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&**self, f)
     }
 }
 
-impl ItemBytes {
-    fn part(buffer: &Arc<[u8]>, range: Range<usize>) -> Self {
-        assert!(
-            range.start <= range.end && range.end <= buffer.len(),
-            "a part of the buffer"
-        );
-        let short = |n| u32::try_from(n).expect("items and batches are shorter than 4 GiB");
-        Self {
-            start: short(range.start),
-            len: short(range.len()),
-            buffer: buffer.clone(),
-        }
-    }
-}
-
-impl From<Arc<[u8]>> for ItemBytes {
-    fn from(buffer: Arc<[u8]>) -> Self {
-        Self::part(&buffer, 0..buffer.len())
-    }
-}
 impl From<&[u8]> for ItemBytes {
     fn from(bytes: &[u8]) -> Self {
-        Arc::<[u8]>::from(bytes).into()
+        Self(Bytes::copy_from_slice(bytes))
     }
 }
 impl From<Vec<u8>> for ItemBytes {
     fn from(bytes: Vec<u8>) -> Self {
-        Arc::<[u8]>::from(bytes).into()
+        Self(bytes.into())
     }
 }
 impl<const N: usize> From<[u8; N]> for ItemBytes {
     fn from(bytes: [u8; N]) -> Self {
-        Arc::<[u8]>::from(bytes).into()
+        bytes[..].into()
     }
 }
 
@@ -120,11 +118,11 @@ impl Packer {
 
 /// The buffer of a [`Packer`].
 #[derive(Debug)]
-pub struct Packed(Arc<[u8]>);
+pub struct Packed(Bytes);
 
 impl Packed {
     /// The item that was added as this range.
     pub fn item(&self, range: Range<usize>) -> ItemBytes {
-        ItemBytes::part(&self.0, range)
+        ItemBytes(self.0.slice(range))
     }
 }

@@ -151,3 +151,23 @@ fn packed_items_are_what_was_added() {
     assert_eq!(items.each_ref().map(|item| &item[..]), [&b"one"[..], b"", b"Two"]);
     assert_eq!(items[0], ItemBytes::from(&b"one"[..]));
 }
+
+#[test]
+fn items_beside_others_are_what_was_put_together() {
+    let wanted = |n: u32| vec![n as u8; (n * n % 700) as usize];
+    let made = |n: u32| {
+        let (whole, half) = (wanted(n), n as usize % 3);
+        let (first, second) = whole.split_at(half.min(whole.len()));
+        ItemBytes::beside_others(&[first, second])
+    };
+    // More than one buffer, one item that is longer than a buffer, and others after it.
+    let mut items: Vec<(u32, ItemBytes)> = (0..200).map(|n| (n, made(n))).collect();
+    let long = ItemBytes::beside_others(&[&[1; 100_000]]);
+    items.extend((200..300).map(|n| (n, made(n))));
+    items.retain(|(n, _)| n % 7 != 0);
+    items.extend((300..400).map(|n| (n, made(n))));
+    assert_eq!(long[..], [1; 100_000]);
+    for (n, item) in items {
+        assert_eq!(item[..], wanted(n), "{n}");
+    }
+}

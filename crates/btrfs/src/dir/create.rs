@@ -18,6 +18,7 @@ use crate::object::{Inode, InodeAttr, flags};
 use crate::reclaim::orphan_key;
 use crate::staged::Staged;
 use crate::xattr::{self, acl, props};
+use btrfs_store::overlay::ItemBytes;
 use btrfs_store::space::Budget;
 
 /// What a new inode shall be.
@@ -199,12 +200,12 @@ pub(super) fn make<'t>(
         let key = Key::new(ino, KeyType::EXTENT_DATA, 0);
         staged.put(key, inline_extent(new.target, stamp.generation));
     }
-    let item = inode.item_bytes(&inode.attr.lock());
+    let item = inode.new_item_bytes(&inode.attr.lock());
     staged.put(inode.key(), item);
     Ok(Plan { inode, staged })
 }
 
-fn inline_extent(target: &[u8], generation: Generation) -> Vec<u8> {
+fn inline_extent(target: &[u8], generation: Generation) -> ItemBytes {
     let head = FileExtentHead {
         generation: generation.into(),
         ram_bytes: U64::new(target.len() as u64),
@@ -213,7 +214,7 @@ fn inline_extent(target: &[u8], generation: Generation) -> Vec<u8> {
         other_encoding: U16::ZERO,
         ty: file_extent_type::INLINE,
     };
-    [head.as_bytes(), target].concat()
+    ItemBytes::beside_others(&[head.as_bytes(), target])
 }
 
 /// A link's target must fit one inline extent and be shorter than a sector.

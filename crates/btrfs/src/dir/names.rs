@@ -137,11 +137,7 @@ pub(crate) fn entry_head(name: &[u8], location: Key, ty: u8, generation: Generat
 /// A `DIR_ITEM` of one name.
 pub(super) fn entry_bytes(name: &[u8], location: Key, ty: u8, generation: Generation) -> ItemBytes {
     let head = entry_head(name, location, ty, generation);
-    let mut bytes = [0; DIR_HEAD_BYTES + NAME_BYTES_MAX];
-    let len = DIR_HEAD_BYTES + name.len();
-    bytes[..DIR_HEAD_BYTES].copy_from_slice(head.as_bytes());
-    bytes[DIR_HEAD_BYTES..len].copy_from_slice(name);
-    bytes[..len].into()
+    ItemBytes::beside_others(&[head.as_bytes(), name])
 }
 
 /// A name to be made.
@@ -224,19 +220,11 @@ pub(crate) fn ref_head(name: &[u8], index: u64) -> InodeRef {
     }
 }
 
-/// Hands the bytes of an `INODE_REF` with one name to `sink`.
-fn with_ref_bytes<T>(new: &NewName<'_>, sink: impl FnOnce(&[u8]) -> T) -> T {
-    let head = ref_head(new.name, new.index);
-    let mut bytes = [0; REF_HEAD_BYTES + NAME_BYTES_MAX];
-    let len = REF_HEAD_BYTES + new.name.len();
-    bytes[..REF_HEAD_BYTES].copy_from_slice(head.as_bytes());
-    bytes[REF_HEAD_BYTES..len].copy_from_slice(new.name);
-    sink(&bytes[..len])
-}
-
 /// Adds the way back from a new inode to its first name.
 pub(crate) fn insert_first_ref(staged: &mut Staged<'_>, ino: ObjectId, new: &NewName<'_>) {
-    with_ref_bytes(new, |bytes| staged.put(ref_key(ino, new.dir), bytes));
+    let head = ref_head(new.name, new.index);
+    let bytes = ItemBytes::beside_others(&[head.as_bytes(), new.name]);
+    staged.put(ref_key(ino, new.dir), bytes);
 }
 
 /// Adds the way back from an inode to a name. Errors: `TooManyLinks` where no item can take it.
@@ -251,8 +239,8 @@ pub(crate) fn insert_ref(
     match staged.get(&key)? {
         None => insert_first_ref(staged, ino, new),
         Some(item) if item.len() + len <= staged.item_bytes_max() => {
-            let grown = with_ref_bytes(new, |bytes| [&item[..], bytes].concat());
-            staged.put(key, grown);
+            let head = ref_head(new.name, new.index);
+            staged.put(key, [&item[..], head.as_bytes(), new.name].concat());
         }
         Some(_) if may_extend() => return insert_extref(staged, ino, new),
         Some(_) => return Err(Errno::TooManyLinks.into()),

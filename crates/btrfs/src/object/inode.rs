@@ -21,6 +21,7 @@ use super::unasked::Unasked;
 use super::xattrs::XattrCache;
 use crate::block::BLOCK_BYTES;
 use crate::pagecache::{DataState, FileData};
+use btrfs_store::overlay::ItemBytes;
 use btrfs_store::rank::LockRank;
 use btrfs_store::tree::Tree;
 
@@ -306,8 +307,12 @@ impl Inode {
         Key::new(self.ino, KeyType::INODE_ITEM, 0)
     }
     /// The inode's item as of now; put it into a batch whenever `attr` changed.
-    pub(crate) fn item_bytes(&self, state: &InodeState) -> Arc<[u8]> {
+    pub(crate) fn item_bytes(&self, state: &InodeState) -> ItemBytes {
         state.attr.encode(state.disk_size).as_bytes().into()
+    }
+    /// As [`Self::item_bytes`], of a new inode.
+    pub(crate) fn new_item_bytes(&self, state: &InodeState) -> ItemBytes {
+        ItemBytes::beside_others(&[state.attr.encode(state.disk_size).as_bytes()])
     }
 }
 
