@@ -1,10 +1,8 @@
 //! Mounting where `/dev/fuse` cannot be opened.
 
-use std::process::Command;
-
 use cowshed_harness::{limit, need};
 
-use crate::support::{COMMAND_MAX, COWSHED, run};
+use crate::support::{COMMAND_MAX, COWSHED, in_name_space, run};
 
 /// A view of the machine with a `/dev` of its own, then `$1` to make it, then the command in the
 /// rest.
@@ -44,7 +42,7 @@ fn each_cause_of_an_unusable_fuse_device_is_told_by_itself() {
         ),
     ] {
         for mode in ["-f", "-v"] {
-            let mut command = Command::new("unshare");
+            let mut command = in_name_space();
             command
                 .args(["-m", "bash", "-ec", WITH_OWN_DEV, "bash", make])
                 .args(before);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cowshed_harness::{KernelMount, KernelVolume, VolumeOptions, limit, need, shell};
 
-use crate::support::{COWSHED, SOON, Scratch, WHOLE_SYNC, eventually, making_name_space, run};
+use crate::support::{COWSHED, SOON, Scratch, WHOLE_SYNC, eventually, in_name_space, run};
 
 /// What a sync of the whole machine may take.
 const SYNC_MAX: Duration = Duration::from_secs(60);
@@ -573,9 +573,8 @@ fn an_ordinary_user_makes_mounts_and_unmounts_through_fusermount3() {
             ../cowshed stat image d/f
         '
     "#;
-    let _made = making_name_space();
     let dir = tempfile::tempdir().unwrap();
-    let mut unshare = Command::new("unshare");
+    let mut unshare = in_name_space();
     unshare
         .args(["-m", "sh", "-c", script, "sh"])
         .arg(dir.path())

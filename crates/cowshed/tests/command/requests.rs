@@ -16,7 +16,7 @@ use rustix::fs::{Access, CWD, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, Xat
 
 use crate::attributes::{OWNER, ROOT, User, act_as};
 use crate::mount::{Guard, can_mount, unmount};
-use crate::support::{COMMAND_MAX, COWSHED, Scratch, making_name_space};
+use crate::support::{COMMAND_MAX, COWSHED, Scratch, in_name_space};
 
 const PAGE: &str = include_str!("../../../../docs/design/fuse-caches.md");
 /// The head of the table in that page.
@@ -463,8 +463,7 @@ fn each_operation_sends_the_requests_of_the_table() {
     if std::env::var_os(INSIDE).is_none() {
         let dir = tempfile::tempdir().unwrap();
         let test = "requests::each_operation_sends_the_requests_of_the_table";
-        let _made = making_name_space();
-        let mut command = Command::new("unshare");
+        let mut command = in_name_space();
         command
             .args(["-m", "sh", "-c", WITH_DEVICE_FOR_ALL, "sh"])
             .arg(dir.path());

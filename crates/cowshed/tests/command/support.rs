@@ -1,6 +1,7 @@
 //! Running the command, and volumes to run it on.
 
 use std::ffi::OsStr;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -145,7 +146,34 @@ impl Scratch {
 /// whatever becomes of them here.
 static NAME_SPACES: RwLock<()> = RwLock::new(());
 
-/// Held by tests that make name spaces of mounts.
+/// `unshare`, with arguments to come. Tests in which a mount must end do not run meanwhile.
+pub fn in_name_space() -> InNameSpace {
+    InNameSpace {
+        command: Command::new("unshare"),
+        _held: making_name_space(),
+    }
+}
+
+/// See [`in_name_space`].
+pub struct InNameSpace {
+    command: Command,
+    _held: RwLockReadGuard<'static, ()>,
+}
+
+impl Deref for InNameSpace {
+    type Target = Command;
+    fn deref(&self) -> &Command {
+        &self.command
+    }
+}
+
+impl DerefMut for InNameSpace {
+    fn deref_mut(&mut self) -> &mut Command {
+        &mut self.command
+    }
+}
+
+/// Held by tests of programs that make name spaces of mounts.
 pub fn making_name_space() -> RwLockReadGuard<'static, ()> {
     NAME_SPACES.read().unwrap_or_else(PoisonError::into_inner)
 }

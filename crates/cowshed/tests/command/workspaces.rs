@@ -1,10 +1,8 @@
 //! docs/workspaces.md, run as it stands: by an ordinary user, with the image on ext4.
 
-use std::process::Command;
-
 use cowshed_harness::{limit, need};
 
-use crate::support::COWSHED;
+use crate::support::{COWSHED, in_name_space};
 
 const PAGE: &str = include_str!("../../../../docs/workspaces.md");
 
@@ -68,7 +66,7 @@ fn workspaces_are_as_the_page_says() {
     let commands = commands();
     assert!(commands.lines().count() > 15, "{commands}");
     let dir = tempfile::tempdir().unwrap();
-    let mut unshare = Command::new("unshare");
+    let mut unshare = in_name_space();
     unshare
         .args(["-m", "sh", "-c", SCRIPT, "sh"])
         .arg(dir.path())

@@ -12,7 +12,7 @@ use cowshed_harness::{KernelVolume, VolumeOptions, limit, need};
 use rustix::fs::{FallocateFlags as F, XattrFlags};
 
 use super::{KINDS, OWNER, OurMount, ROOT, STRANGER, User, act_as, can_run, known_mode, make_shared_dir, refresh};
-use crate::support::{COWSHED, making_name_space};
+use crate::support::{COWSHED, in_name_space};
 
 const CAPABILITY: &str = "security.capability";
 /// `vfs_cap_data` of version 2 with CAP_NET_RAW permitted.
@@ -359,9 +359,8 @@ fn on_a_users_own_mount_the_next_stat_sees_set_id_bits_gone() {
             ../cowshed check image > /dev/null
         '
     "#;
-    let _made = making_name_space();
     let dir = tempfile::tempdir().unwrap();
-    let mut unshare = Command::new("unshare");
+    let mut unshare = in_name_space();
     unshare
         .args(["-m", "sh", "-c", script, "sh"])
         .arg(dir.path())

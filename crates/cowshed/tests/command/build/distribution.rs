@@ -5,14 +5,13 @@ use std::fs;
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::os::unix::fs::{MetadataExt as _, chown};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use cowshed_harness::tree::{Compare, compare};
 use cowshed_harness::{limit, need};
 
 use super::assert_same;
-use crate::support::{COWSHED, making_name_space, run};
+use crate::support::{COWSHED, in_name_space, run};
 
 /// What a mirror may take.
 const STEP_MAX: Duration = Duration::from_secs(590);
@@ -77,8 +76,7 @@ fn mirror(sources: &Path) -> Option<()> {
 /// Runs a script as the user, with a new file system on /dev/shm: mmdebstrap binds that directory,
 /// and a user namespace cannot bind one that has mounts in it.
 fn as_user(uid: u32, dir: &Path, script: &str) {
-    let _made = making_name_space();
-    let mut command = Command::new("unshare");
+    let mut command = in_name_space();
     let enter = "mount -t tmpfs tmpfs /dev/shm; exec setpriv --reuid=$1 --regid=$1 --init-groups bash -ec \"$2\"";
     command
         .args(["-m", "bash", "-ec", enter, "bash", &uid.to_string(), script])

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use cowshed_harness::need;
 
 use super::{assert_same, noise, run_with, small_tree, source};
-use crate::support::{COWSHED, cowshed, run};
+use crate::support::{COWSHED, cowshed, making_name_space, run};
 
 const FIXED: [(&str, &str); 2] = [("SOURCE_DATE_EPOCH", "1700000000"), ("DETERMINISTIC_SEED", "x")];
 
@@ -170,6 +170,7 @@ fn callers_of_mkfs_btrfs_work_unchanged() {
 fn systemd_repart_makes_partitions_by_our_mkfs() {
     let Some(()) = need::kernel_btrfs() else { return };
     let Some(()) = need::tool("systemd-repart") else { return };
+    let _held = making_name_space();
     let (dir, root) = source();
     small_tree(&root);
     // systemd-repart sets no times of the top directory.

@@ -1,13 +1,12 @@
 //! /etc/fstab, mount(8) and umount(8) with the mount helper, in a mount name space of its own.
 
 use std::fs;
-use std::process::Command;
 
 use cowshed_harness::{limit, need};
 
 use super::{Volume, wait_until_free};
 use crate::mount::can_mount;
-use crate::support::COWSHED;
+use crate::support::{COWSHED, in_name_space};
 
 /// The helper is in /sbin for the processes of the name space alone: an overlay of links.
 const SETUP: &str = r#"
@@ -26,7 +25,7 @@ fn run_in_name_space(volume: &Volume, script: &str) -> String {
     let work = volume.scratch.path("fstab");
     fs::create_dir(&work).unwrap();
     let script = format!("{SETUP}\n{script}");
-    let mut unshare = Command::new("unshare");
+    let mut unshare = in_name_space();
     unshare
         .args(["-m", "sh", "-c", &script, "sh"])
         .arg(volume.image())

@@ -13,7 +13,7 @@ use std::time::Duration;
 use cowshed_harness::{limit, need};
 
 use crate::mount::{Guard, Server, can_mount, ended, foreground_with, is_mounted, kill, unmount};
-use crate::support::{COWSHED, Scratch, eventually, run, without_name_spaces};
+use crate::support::{COWSHED, Scratch, eventually, in_name_space, run, without_name_spaces};
 
 /// A volume with subvolumes `@` and `@home`, and directories to mount on.
 struct Volume {
@@ -655,7 +655,7 @@ fn other_users_are_refused_and_an_ordinary_user_mounts_twice() {
         test -z "$(ls /run/cowshed)"
     "#;
     let dir = tempfile::tempdir().unwrap();
-    let mut unshare = Command::new("unshare");
+    let mut unshare = in_name_space();
     unshare
         .args(["-m", "sh", "-c", script, "sh"])
         .arg(dir.path())

@@ -11,7 +11,7 @@ use cowshed_harness::{limit, need};
 
 use super::{receive, receive_by_calls};
 use crate::mount::{Guard, can_mount, ended, foreground_with, is_mounted, kill, unmount};
-use crate::support::{COWSHED, SOON, Scratch, eventually, making_name_space, run};
+use crate::support::{COWSHED, SOON, Scratch, eventually, in_name_space, run};
 
 const START: Change<'_> = Change::Subvol {
     path: b"home",
@@ -252,8 +252,7 @@ fn ordinary_users_stream_makes_only_what_the_user_may_make() {
             ../cowshed check --check-data-csum image
         '
     "#;
-    let _made = making_name_space();
-    let mut unshare = Command::new("unshare");
+    let mut unshare = in_name_space();
     unshare
         .args(["-m", "sh", "-c", script, "sh"])
         .args([dir.path(), COWSHED.as_ref(), streams.path()]);
