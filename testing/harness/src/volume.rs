@@ -269,21 +269,10 @@ impl KernelVolume {
         if loops.devices.len() > 1 {
             let mut args: Vec<OsString> = vec!["device".into(), "scan".into()];
             args.extend(loops.iter().map(|device| device.path().into()));
-            // The kernel may know a later state of a volume with the same identity by a device that
-            // is gone, and refuses this one.
-            run("btrfs", &args).or_else(|_| {
-                forget_gone_devices();
-                run("btrfs", &args)
-            })?;
+            run("btrfs", &args)?;
         }
         f(loops.devices[0].path())
     }
-}
-
-/// The kernel forgets all devices of btrfs that are not mounted.
-fn forget_gone_devices() {
-    let args = ["device", "scan", "--forget"];
-    let _ = run_raw("btrfs", &args);
 }
 
 /// The loop devices of a volume; the kernel forgets the volume when they go.
