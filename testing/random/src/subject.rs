@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use anyhow::{Context as _, Result as AnyResult};
 use btrfs_image::{MkfsOptions, NewSubvolume, Profile, mkfs};
@@ -118,6 +118,16 @@ pub fn mount(devices: &[Arc<MemDevice>], clock: &Arc<StillClock>, setup: &Setup)
     Ok(fs)
 }
 
+/// Of a volume. The kernel, which judges it, refuses a volume of several devices while it has
+/// another one mounted with the same identity: that of a test beside this one.
+fn identity() -> [u8; 16] {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let mut identity = [0x42; 16];
+    identity[8..12].copy_from_slice(&std::process::id().to_le_bytes());
+    identity[12..].copy_from_slice(&COUNT.fetch_add(1, Ordering::Relaxed).to_le_bytes());
+    identity
+}
+
 impl Subject {
     /// A fresh volume.
     pub fn new(setup: &Setup) -> AnyResult<Subject> {
@@ -130,7 +140,7 @@ impl Subject {
         let devices: Vec<_> = (0..count)
             .map(|n| Arc::new(MemDevice::new(format!("memory{n}"), setup.device_bytes)))
             .collect();
-        let mut options = MkfsOptions::new([0x42; 16]);
+        let mut options = MkfsOptions::new(identity());
         options.nodesize_bytes = Some(setup.node_bytes);
         options.mixed = setup.mixed;
         options.data_profile = setup.data;
