@@ -578,11 +578,10 @@ fn killed_process_takes_both_mounts_along_and_the_volume_is_right() {
         });
         ended(&mut server);
         for dir in &volume.dirs {
-            assert_eq!(
-                fs::read_dir(dir).unwrap_err().raw_os_error(),
-                Some(107),
-                "not connected"
-            );
+            // Over io_uring a request may be on its way into the ring that goes.
+            let gone = [Some(libc::ENOTCONN), Some(libc::ECONNABORTED)];
+            let error = fs::read_dir(dir).unwrap_err();
+            assert!(gone.contains(&error.raw_os_error()), "{error}");
             let _ = cowshed_harness::run("umount", &["-l".as_ref(), dir.as_os_str()]);
         }
         assert!(acknowledged.iter().all(|count| *count > 0), "{acknowledged:?}");
