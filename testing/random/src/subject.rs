@@ -118,8 +118,8 @@ pub fn mount(devices: &[Arc<MemDevice>], clock: &Arc<StillClock>, setup: &Setup)
     Ok(fs)
 }
 
-/// Of a volume. The kernel, which judges it, refuses a volume of several devices while it has
-/// another one mounted with the same identity: that of a test beside this one.
+/// An identity that no other volume has. The kernel refuses a volume of several devices while
+/// another volume with the same identity is mounted, and tests run side by side.
 fn identity() -> [u8; 16] {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let mut identity = [0x42; 16];

@@ -11,8 +11,8 @@ use bytes::{Bytes, BytesMut};
 #[derive(Clone, PartialEq, Eq)]
 pub struct ItemBytes(Bytes);
 
-/// Of the buffers that items share: those of a dozen new files. Deletions before a commit may leave
-/// one item of each, which keeps all of it.
+/// Size of a buffer that items share: room for the items of a dozen new files. The last item that
+/// is left of a buffer keeps all of it in memory, so buffers are small.
 const SHARED_BYTES: usize = 4 << 10;
 
 thread_local! {
@@ -21,9 +21,10 @@ thread_local! {
 }
 
 impl ItemBytes {
-    /// An item of these parts, in a buffer with those that this thread made before. For new items,
-    /// which seldom change before a commit has them: they cost no allocation each, and those of one
-    /// operation lie together. What is replaced is not freed before the others.
+    /// An item of these parts, in one buffer with the items that this thread made before. Most
+    /// such items need no allocation, and those of one operation lie side by side. The memory of an
+    /// item that is replaced stays until all items of its buffer are gone, so this is for new
+    /// items, which are seldom replaced before the commit.
     pub fn beside_others(parts: &[&[u8]]) -> Self {
         let len = parts.iter().map(|part| part.len()).sum();
         ROOM.with_borrow_mut(|room| {
@@ -64,7 +65,8 @@ impl From<&[u8]> for ItemBytes {
 }
 impl From<Vec<u8>> for ItemBytes {
     fn from(bytes: Vec<u8>) -> Self {
-        Self(bytes.into())
+        // `Bytes` keeps a vector's spare capacity.
+        Self(bytes.into_boxed_slice().into())
     }
 }
 impl<const N: usize> From<[u8; N]> for ItemBytes {
@@ -112,7 +114,7 @@ impl Packer {
 
     /// The buffer is complete.
     pub fn finish(self) -> Packed {
-        Packed(self.bytes.into())
+        Packed(self.bytes.into_boxed_slice().into())
     }
 }
 

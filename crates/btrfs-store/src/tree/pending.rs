@@ -71,8 +71,9 @@ pub(super) struct ActiveEdits {
     /// Tracked objects that changed since they were logged, in all stripes: changed while the
     /// object's stripe is held.
     changed: AtomicUsize,
-    /// A stripe was held exclusively since the last freeze: there may be edits. Of a thousand
-    /// subvolumes few have any, and a freeze would take the locks of all.
+    /// A stripe was held exclusively since the last freeze, so there may be edits. A freeze asks
+    /// this of each open tree: most have no edits, and taking the locks of all stripes would cost
+    /// more than the rest of a small commit.
     is_touched: AtomicBool,
 }
 
@@ -167,8 +168,8 @@ impl ActiveEdits {
         held
     }
 
-    /// There are no edits, and nothing is tracked. Others may add some at any time, but for those
-    /// that the transaction's gate keeps out.
+    /// There are no edits, and nothing is tracked. This stays so only while the caller keeps
+    /// writers out (by the transaction's gate).
     pub fn is_untouched(&self) -> bool {
         !self.is_touched.load(Ordering::Acquire)
     }
@@ -264,6 +265,26 @@ mod tests {
     use super::*;
     use crate::overlay::ItemBytes;
     use crate::testing::Dice;
+
+    #[test]
+    fn tree_is_touched_by_edits_and_by_tracking_until_it_is_frozen() {
+        let id = ObjectId(256);
+        let edit = (Key::new(id, KeyType(249), 0), None);
+        let edits = ActiveEdits::new(TreeId::FS);
+        assert!(edits.is_untouched());
+        for touch in [
+            &(|| _ = edits.insert(vec![edit.clone()])) as &dyn Fn(),
+            &|| _ = edits.insert_run(vec![edit.clone()]),
+            &|| drop(edits.write_one(id)),
+        ] {
+            touch();
+            assert!(!edits.is_untouched());
+            drop(edits.read_all());
+            assert!(!edits.is_untouched());
+            edits.take();
+            assert!(edits.is_untouched());
+        }
+    }
 
     /// Runs of one object, of some, and of very many.
     #[test]

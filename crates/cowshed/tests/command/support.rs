@@ -146,7 +146,8 @@ impl Scratch {
 /// whatever becomes of them here.
 static NAME_SPACES: RwLock<()> = RwLock::new(());
 
-/// `unshare`, with arguments to come. Tests in which a mount must end do not run meanwhile.
+/// The command `unshare`, still without arguments. While it lives, no test runs that holds
+/// [`without_name_spaces`].
 pub fn in_name_space() -> InNameSpace {
     InNameSpace {
         command: Command::new("unshare"),

@@ -79,12 +79,12 @@ pub fn set_default(file: &File, id: u64) -> Result<()> {
     ioctl::call(file, btrfs::DEFAULT_SUBVOL, &mut id).map(drop)
 }
 
-/// Items that one call may give: as many as it has room for.
+/// A call gives as many items as it has room for.
 pub const NO_MAXIMUM: u32 = u32::MAX;
 
 /// Shows items of a tree in key order, each with the transaction of its block. A call gives
-/// `count_max` items at most. Of mounts of ours, to which no larger pages come; an item of more than
-/// 3,960 bytes is shown as empty.
+/// `count_max` items at most. For mounts of ours: FUSE does not pass the ioctl with a larger
+/// buffer. An item of more than 3,960 bytes is shown as empty.
 pub fn search(file: &File, what: &Search, count_max: u32, take: ItemSink<'_>) -> Result<()> {
     let mut call = SearchArgs::new_zeroed();
     pages(&mut call, what, take, |call, first| {
@@ -97,7 +97,7 @@ pub fn search(file: &File, what: &Search, count_max: u32, take: ItemSink<'_>) ->
 /// `BTRFS_IOC_TREE_SEARCH_V2`
 const TREE_SEARCH_V2: u32 = 0xc070_9411;
 
-/// No item is as long as a block.
+/// Items are shorter than a block, and blocks have 64 KiB at most.
 const SEARCH2_BYTES: usize = 64 << 10;
 
 /// `struct btrfs_ioctl_search_args_v2`, with room for the items.
@@ -109,7 +109,7 @@ struct SearchArgs2 {
     buf: [u8; SEARCH2_BYTES],
 }
 
-/// As [`search`], of mounts of the kernel, and with items of all lengths.
+/// As [`search`], for mounts of the kernel's btrfs; it shows items of any length whole.
 pub fn search_by_kernel(file: &File, what: &Search, count_max: u32, take: ItemSink<'_>) -> Result<()> {
     let mut call = Box::new(SearchArgs2::new_zeroed());
     pages(&mut *call, what, take, |call, first| {
@@ -120,7 +120,8 @@ pub fn search_by_kernel(file: &File, what: &Search, count_max: u32, take: ItemSi
     })
 }
 
-/// Shows items page by page. `page` looks for items from a key on: how many it found, and the items.
+/// Shows items page by page. `page` fills `call` with the items from a key on, and returns their
+/// number and their bytes.
 fn pages<C>(
     call: &mut C,
     what: &Search,
@@ -138,8 +139,8 @@ fn pages<C>(
     Ok(())
 }
 
-/// As [`search`], of items of some types and of all lengths. Of mounts of ours. Errors: `ENOTTY`
-/// from programs that serve mounts since before there was the call.
+/// As [`search`], of items of some types; it shows items of up to 15,968 bytes whole. For mounts of
+/// ours. Errors: `ENOTTY` where the mount is served by a program older than this call.
 pub fn search_types(file: &File, what: &Search, types: [u8; 4], take: ItemSink<'_>) -> Result<()> {
     let mut page = SearchPage::new_zeroed();
     page.key = key_of(what, what.from, NO_MAXIMUM);

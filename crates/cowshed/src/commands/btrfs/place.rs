@@ -359,7 +359,7 @@ impl Place {
         })
     }
 
-    /// The first item of a type in a range, as `take` has it; `None` where there is none.
+    /// What `take` makes of the first item in a range of one type; `None` where there is no item.
     pub fn first<T>(&self, what: &Search, take: impl Fn(ItemKey, &[u8]) -> T) -> IoResult<Option<T>> {
         let mut first = None;
         let mut found = |key, bytes: &[u8], _| {
@@ -367,7 +367,7 @@ impl Place {
             ControlFlow::Break(())
         };
         self.search_by(what, 1, &mut found)?;
-        // It may have been left out: see `calls::search`.
+        // It may have been too long: see `calls::search`.
         if let Some((_, true)) = first {
             self.search_types(what, &[KeyType(what.from.1)], &mut |key, bytes, _| {
                 first = Some((take(key, bytes), false));

@@ -157,7 +157,8 @@ impl Entry {
     /// belongs to the calling thread from now on.
     ///
     /// # Errors
-    /// The ring cannot be enabled or used. [`Entry::wait`] reports that the kernel refused the entry.
+    /// The ring cannot be enabled or used. That the kernel refused the entry is reported by
+    /// [`Entry::wait`].
     pub fn register(&mut self, device: Arc<File>) -> io::Result<()> {
         self.ring.submitter().register_enable_rings()?;
         let command = self.command(uring::REGISTER, 0, device.as_raw_fd());

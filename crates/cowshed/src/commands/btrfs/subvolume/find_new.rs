@@ -112,10 +112,11 @@ fn extent(inode: u64, offset: u64, view: FileExtentView<'_>) -> Found {
     }
 }
 
-/// Files that are asked for together: a file that was written is seldom alone. Where it is, names
-/// behind its own may be in a leaf that has to be read.
+/// Names of files are asked for together while their inode numbers differ by no more than this:
+/// their items are in the same leaf then, or in the next one. For more distant files, leaves would
+/// be read that nothing else needs.
 const NEAR: u64 = 4;
-/// Items that are asked for at a time.
+/// Items of one search for names.
 const AT_A_TIME: u32 = 24;
 
 /// Paths of inodes, which are asked for in the order of their numbers.
@@ -123,8 +124,8 @@ struct Names<'a> {
     place: &'a Place,
     tree: u64,
     dirs: HashMap<u64, Vec<u8>>,
-    /// First names of inodes: each of those up to the last one here that has any. None of an item
-    /// that was left out.
+    /// First names of the inodes that were looked up together: of all that have a name, up to the
+    /// last one here. `None`: the item was too long to be shown.
     ahead: BTreeMap<u64, Option<Name>>,
     last: (u64, Vec<u8>),
 }
@@ -152,7 +153,7 @@ impl<'a> Names<'a> {
             }
             let name = match self.ahead.remove(&inode).flatten() {
                 Some(name) => Some(name),
-                // It has none, or so many in one directory that their item was left out.
+                // It has no name, or so many in one directory that their item was too long.
                 None => {
                     let what = items_of(TreeId(self.tree), ObjectId(inode), KeyType::INODE_REF);
                     self.place.first(&what, first_name)?.flatten()
@@ -168,10 +169,11 @@ impl<'a> Names<'a> {
         Ok(&self.last.1)
     }
 
+    /// Looks up the first one's name, and those of the files near it.
     fn look_ahead(&mut self, found: &[Found]) -> IoResult<()> {
         self.ahead.clear();
         let first = found[0].inode;
-        let is_near = |pair: &&[Found]| pair[1].inode - pair[0].inode <= NEAR;
+        let is_near = |pair: &&[Found]| pair[1].inode.abs_diff(pair[0].inode) <= NEAR;
         let last = found.windows(2).take_while(is_near).take(AT_A_TIME as usize).last();
         let last = last.map_or(first, |pair| pair[1].inode);
         let what = Search {
