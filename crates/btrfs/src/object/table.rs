@@ -334,12 +334,13 @@ impl InodeTable {
 
     /// Every inode in memory, to find what must be written or deleted.
     pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
-        let mut all: Vec<_> = Vec::new();
+        let mut all = Vec::new();
         for shard in &self.shards {
-            all.extend(shard.lock().inodes.values().cloned());
+            all.extend(shard.lock().inodes.iter().map(|(id, inode)| (*id, inode.clone())));
         }
-        all.sort_by_key(|inode| id_of(inode));
-        all
+        // By what lies side by side: with a million inodes, looking into each takes most of a second.
+        all.sort_unstable_by_key(|(id, _)| *id);
+        all.into_iter().map(|(_, inode)| inode).collect()
     }
 
     /// The inodes of a tree that front ends remember, later numbers first.
