@@ -31,6 +31,8 @@ needs=(
   systemd-repart:systemd:systemd-repart
   lsattr:e2fsprogs:e2fsprogs
   xz:xz-utils:xz
+  umoci:umoci:umoci
+  skopeo:skopeo:skopeo
 )
 
 missing_deb=() missing_rpm=() missing_cmd=()

@@ -15,6 +15,7 @@ mod checks;
 mod content;
 mod dir;
 mod error;
+mod named;
 mod oci;
 mod oci_out;
 mod platform;

@@ -10,6 +10,8 @@ use sha2::Digest as _;
 use crate::blob::Blob;
 use crate::checks::{Sealed, hex};
 use crate::error::{Error, Result};
+use crate::named::is_docker_name;
+use crate::oci_out::REF_NAME;
 use crate::platform::Platform;
 use crate::reading::Reading;
 use crate::tar::{Entry, EntryKind, Input, Layering, apply, read_archive};
@@ -38,6 +40,17 @@ struct Descriptor {
     media_type: String,
     digest: String,
     platform: Option<ManifestPlatform>,
+    #[serde(default)]
+    annotations: HashMap<String, String>,
+}
+
+impl Descriptor {
+    /// The names that an index gives an image: the one of the format, and that of containerd.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        let keys = [REF_NAME, "io.containerd.image.name"];
+        keys.into_iter()
+            .filter_map(|key| Some(self.annotations.get(key)?.as_str()))
+    }
 }
 
 #[derive(Deserialize)]
@@ -53,6 +66,8 @@ struct ManifestPlatform {
 #[serde(rename_all = "PascalCase")]
 struct DockerImage {
     layers: Vec<String>,
+    /// `null`, too.
+    repo_tags: Option<Vec<String>>,
 }
 
 /// Files of an image by their paths in it.
@@ -164,8 +179,17 @@ impl<'f> Files<'f> {
         self.parse(&path, &bytes)
     }
 
-    fn manifest(&self, platform: &Platform) -> Result<Manifest> {
+    fn manifest(&self, platform: &Platform, reference: Option<&str>) -> Result<Manifest> {
         let mut index: Index = self.json("index.json")?;
+        if let Some(wanted) = reference {
+            let names = of_all(index.manifests.iter().map(Descriptor::names));
+            index
+                .manifests
+                .retain(|descriptor| descriptor.names().any(|name| name == wanted));
+            if index.manifests.is_empty() {
+                return Err(self.refuse("index.json", format!("has no image {wanted:?}; it has {names}")));
+            }
+        }
         for _ in 0..DEPTH_MAX {
             let chosen = self.choose(&index, platform)?;
             if !chosen.media_type.contains("index") && !chosen.media_type.contains("manifest.list") {
@@ -190,7 +214,10 @@ impl<'f> Files<'f> {
             (Some(one), None) => Ok(one),
             (None, _) => Err(self.refuse("index.json", format!("has no image for {wanted}"))),
             (Some(one), Some(_)) if one.platform.is_some() => Ok(one),
-            _ => Err(self.refuse("index.json", "has several images")),
+            _ => {
+                let names = of_all(index.manifests.iter().map(Descriptor::names));
+                Err(self.refuse("index.json", several(&names)))
+            }
         }
     }
 
@@ -203,8 +230,15 @@ impl<'f> Files<'f> {
 
     /// Lays the layers of the image over the tree. Their digests are computed meanwhile: they are
     /// known to be right when [`Tree::check_sources`] has succeeded.
-    pub fn add_to(&self, tree: &mut Tree, reading: &mut Reading<'_>, keep: &mut Keep<'_>) -> Result<()> {
-        let layers = self.layers(tree, reading)?;
+    /// `reference`: which one of several.
+    pub fn add_to(
+        &self,
+        reference: Option<&str>,
+        tree: &mut Tree,
+        reading: &mut Reading<'_>,
+        keep: &mut Keep<'_>,
+    ) -> Result<()> {
+        let layers = self.layers(reference, tree, reading)?;
         let laid = layers
             .into_iter()
             .try_for_each(|layer| lay_over(layer, tree, reading, keep));
@@ -215,13 +249,28 @@ impl<'f> Files<'f> {
         laid
     }
 
+    /// The one image, or the one that is wanted.
+    fn docker_image<'i>(&self, images: &'i [DockerImage], reference: Option<&str>) -> Result<&'i DockerImage> {
+        let tags = |image: &'i DockerImage| image.repo_tags.iter().flatten().map(String::as_str);
+        let names = || of_all(images.iter().map(tags));
+        let refuse = |what| Err(self.refuse("manifest.json", what));
+        match (reference, images) {
+            (Some(wanted), _) => {
+                let mut named = images.iter();
+                let found = named.find(|image| tags(image).any(|own| is_docker_name(own, wanted)));
+                found.map_or_else(|| refuse(format!("has no image {wanted:?}; it has {}", names())), Ok)
+            }
+            (None, [one]) => Ok(one),
+            (None, []) => refuse("has no image".into()),
+            (None, _) => refuse(several(&names())),
+        }
+    }
+
     /// The layers, the lowest first.
-    fn layers(&self, tree: &mut Tree, reading: &Reading<'_>) -> Result<Vec<Blob>> {
+    fn layers(&self, reference: Option<&str>, tree: &mut Tree, reading: &Reading<'_>) -> Result<Vec<Blob>> {
         if !self.has("index.json") {
             let images: Vec<DockerImage> = self.json("manifest.json")?;
-            let [image] = &images[..] else {
-                return Err(self.refuse("manifest.json", format!("has {} images, not one", images.len())));
-            };
+            let image = self.docker_image(&images, reference)?;
             let layer = |path: &String| {
                 let name = format!("{}: {path}", self.name());
                 let found = self.find(path)?;
@@ -230,7 +279,7 @@ impl<'f> Files<'f> {
             return image.layers.iter().map(layer).collect();
         }
         let mut all = Vec::new();
-        for layer in &self.manifest(reading.platform)?.layers {
+        for layer in &self.manifest(reading.platform, reference)?.layers {
             if layer.media_type.contains("encrypted") {
                 return Err(self.refuse(&layer.digest, "is encrypted"));
             }
@@ -244,6 +293,21 @@ impl<'f> Files<'f> {
         tree.checks_mut().begin(all, reading.env);
         Ok(layers)
     }
+}
+
+/// The names of all images.
+fn of_all<'n, N: Iterator<Item = &'n str>>(images: impl Iterator<Item = N>) -> String {
+    let mut names: Vec<_> = images.flatten().collect();
+    names.sort_unstable();
+    names.dedup();
+    match names.is_empty() {
+        true => "none with a name".into(),
+        false => names.join(", "),
+    }
+}
+
+fn several(names: &str) -> String {
+    format!("has several images ({names}): name one, as in PATH:NAME")
 }
 
 fn lay_over(layer: Blob, tree: &mut Tree, reading: &mut Reading<'_>, keep: &mut Keep<'_>) -> Result<()> {

@@ -16,10 +16,12 @@ const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+/// The annotation that names an image in an index.
+pub(crate) const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
 /// Where a layout goes.
 pub enum Target<'t> {
-    /// A directory that is made.
+    /// A directory that is made, or an empty one.
     Dir(&'t Path),
     /// An archive.
     Archive(Box<dyn Write + 't>),
@@ -65,11 +67,12 @@ impl OciWriter {
         })
     }
 
-    /// Writes the image. Gives the digest of its layer, without compression: its diff id.
+    /// Writes the image, with a name in its index where there is to be one. Gives the digest of its
+    /// layer, without compression: its diff id.
     ///
     /// # Errors
     /// Those of the output.
-    pub fn finish(mut self, platform: &Platform, target: Target<'_>) -> io::Result<String> {
+    pub fn finish(mut self, platform: &Platform, tag: Option<&str>, target: Target<'_>) -> io::Result<String> {
         self.layer.seek(SeekFrom::Start(0))?;
         let layer = hex(&self.hash.finalize());
         let digest = format!("sha256:{layer}");
@@ -86,10 +89,14 @@ impl OciWriter {
             "config": descriptor(CONFIG, &config),
             "layers": [{ "mediaType": LAYER, "digest": digest, "size": self.size_bytes }],
         }));
+        let mut described = descriptor(MANIFEST, &manifest);
+        if let Some(tag) = tag {
+            described["annotations"] = json!({ REF_NAME: tag });
+        }
         let index = bytes_of(&json!({
             "schemaVersion": 2,
             "mediaType": INDEX,
-            "manifests": [descriptor(MANIFEST, &manifest)],
+            "manifests": [described],
         }));
         let mut out = Out::new(target)?;
         let blob = |hex: &str| format!("blobs/sha256/{hex}");
@@ -116,6 +123,9 @@ impl<'t> Out<'t> {
         Ok(match target {
             Target::Dir(dir) => {
                 fs::create_dir_all(dir)?;
+                if fs::read_dir(dir)?.next().is_some() {
+                    return Err(io::ErrorKind::DirectoryNotEmpty.into());
+                }
                 Self::Dir(dir.to_owned())
             }
             Target::Archive(out) => Self::Archive(TarWriter::new(out)),

@@ -69,7 +69,8 @@ impl Builder {
     }
 
     /// Adds a directory, a tar archive (plain or compressed by gzip, zstd or xz), an OCI image
-    /// layout or an archive of one, or an archive of `docker save`, over what was added before.
+    /// layout or an archive of one, or an archive of `docker save`, over what was added before. One
+    /// of several images is named by `PATH:NAME`.
     pub fn from_path(&mut self, path: impl Into<PathBuf>) -> &mut Self {
         self.add(Origin::Path(path.into()))
     }

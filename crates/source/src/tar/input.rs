@@ -164,6 +164,17 @@ impl Input {
         self.check_size()
     }
 
+    /// As [`Input::skip`], of what fills up the last block of contents. Some writers leave it out at
+    /// the end of the archive, and readers of layers put up with that.
+    pub fn skip_padding(&mut self, len_bytes: u64) -> Result<()> {
+        let skipped = match &mut self.bytes {
+            Bytes::InPlace(blob) => Ok(len_bytes.min(blob.len_bytes.saturating_sub(self.at_bytes))),
+            Bytes::Stream { stream, .. } => io::copy(&mut stream.by_ref().take(len_bytes), &mut io::sink()),
+        };
+        self.at_bytes += skipped.map_err(|error| self.failed(&error))?;
+        self.check_size()
+    }
+
     fn check_size(&self) -> Result<()> {
         match &self.bytes {
             Bytes::Stream { bytes_max, .. } if self.at_bytes > *bytes_max => Err(self.refuse(BOMB)),

@@ -269,7 +269,7 @@ impl Reader {
             .checked_add(size)
             .and_then(|end| end.checked_next_multiple_of(BLOCK_BYTES as u64));
         let end = end.ok_or_else(|| refuse("has no possible size"))?;
-        self.input.skip(end - self.input.at_bytes)
+        self.input.skip_padding(end - self.input.at_bytes)
     }
 }
 

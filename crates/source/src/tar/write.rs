@@ -44,15 +44,28 @@ pub struct TarWriter<W: Write> {
     /// fill its last block.
     left_bytes: u64,
     padding_bytes: usize,
+    /// Access lists are text in records of their own.
+    has_acl_records: bool,
 }
 
 impl<W: Write> TarWriter<W> {
-    /// An archive that goes to `out`.
+    /// An archive that goes to `out`. Access lists are in records of their own, as text: tar and
+    /// bsdtar read and write them so.
     pub fn new(out: W) -> Self {
+        Self {
+            has_acl_records: true,
+            ..Self::of_layer(out)
+        }
+    }
+
+    /// The archive of a layer of a container image. Access lists are among the extended attributes:
+    /// what unpacks layers knows no other records.
+    pub fn of_layer(out: W) -> Self {
         Self {
             out,
             left_bytes: 0,
             padding_bytes: 0,
+            has_acl_records: false,
         }
     }
 
@@ -111,8 +124,8 @@ impl<W: Write> TarWriter<W> {
         }
         for xattr in &meta.xattrs {
             let acl_key = match &*xattr.name {
-                acl::ACCESS => Some(&b"SCHILY.acl.access"[..]),
-                acl::DEFAULT => Some(&b"SCHILY.acl.default"[..]),
+                acl::ACCESS if self.has_acl_records => Some(&b"SCHILY.acl.access"[..]),
+                acl::DEFAULT if self.has_acl_records => Some(&b"SCHILY.acl.default"[..]),
                 _ => None,
             };
             match acl_key.zip(acl::to_text(&xattr.value)) {

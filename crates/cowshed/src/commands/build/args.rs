@@ -29,8 +29,9 @@ pub struct BuildArgs {
     #[arg(long, value_name = "FILE")]
     pub(super) spec: Option<PathBuf>,
     /// A directory, a tar archive (also compressed by gzip, zstd or xz; - is standard input), an
-    /// OCI image layout or an archive of one, an archive of docker save; several are laid over each
-    /// other, in a directory of the image where one is named
+    /// OCI image layout or an archive of one, an archive of docker save (PATH:NAME takes one of
+    /// several images); several sources are laid over each other, in a directory of the image where
+    /// one is named
     #[arg(long, value_name = "[DIR=]SOURCE", value_parser = values::from)]
     pub(super) from: Vec<Origin>,
     /// Which image of a container image for several machines (default: that of this machine)

@@ -71,6 +71,9 @@ struct OciArgs {
     /// OS/ARCHITECTURE of the programs in it; this machine's without it
     #[arg(long)]
     platform: Option<Platform>,
+    /// Name of the image in the layout's index
+    #[arg(short, long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    tag: Option<String>,
 }
 
 #[derive(Args, Debug)]
@@ -130,19 +133,19 @@ pub fn run_export(args: &ExportArgs, session: &Session<'_>) -> Result<()> {
         }
         Form::Oci(args) => {
             let place = start(session, &args.image)?;
-            let platform = args.platform.clone().unwrap_or_default();
-            let mut tar = TarWriter::new(OciWriter::new(&std::env::temp_dir())?);
+            let (platform, tag) = (args.platform.clone().unwrap_or_default(), args.tag.as_deref());
+            let mut tar = TarWriter::of_layer(OciWriter::new(&std::env::temp_dir())?);
             put_tree(&place, &mut tar)?;
             let layer = tar.finish()?;
             match args.out.as_deref() {
                 Some(out) if out != Path::new("-") && out.extension().is_none_or(|end| end != "tar") => {
                     layer
-                        .finish(&platform, Target::Dir(out))
+                        .finish(&platform, tag, Target::Dir(out))
                         .with_context(|| printable(out))?;
                     Ok(())
                 }
                 out => to_output(out, |out| {
-                    layer.finish(&platform, Target::Archive(Box::new(BufWriter::new(out))))?;
+                    layer.finish(&platform, tag, Target::Archive(Box::new(BufWriter::new(out))))?;
                     Ok(())
                 }),
             }

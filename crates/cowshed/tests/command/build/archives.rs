@@ -169,6 +169,26 @@ fn archives_that_mean_harm_are_refused_by_entry_and_nothing_is_made() {
     }
 }
 
+/// As umoci writes layers of `insert`: neither is the last block filled up, nor is there an end.
+#[test]
+fn contents_that_end_with_the_archive_need_no_padding() {
+    let dir = cowshed_harness::scratch_dir().unwrap();
+    let (plain, image) = (dir.path().join("open.tar"), dir.path().join("image"));
+    let mut bytes = [file("first", "one"), file("last", "two")].concat();
+    bytes.truncate(3 * 512 + 3);
+    fs::write(&plain, &bytes).unwrap();
+    shell(dir.path(), "gzip -k open.tar").unwrap();
+    for tar in [&plain, &dir.path().join("open.tar.gz")] {
+        run("build -q --from {} {}", &[tar, &image]).ok();
+        let read = run("cat {} first last", &[&image]).ok();
+        assert_eq!(read.out, b"onetwo");
+        fs::remove_file(&image).unwrap();
+    }
+    bytes.truncate(3 * 512 + 2);
+    fs::write(&plain, &bytes).unwrap();
+    run("build -q --from {} {}", &[&plain, &image]).fails_with(1, &["ends in the middle"]);
+}
+
 #[test]
 fn absolute_names_and_links_stay_inside_and_the_last_entry_of_a_name_counts() {
     let dir = cowshed_harness::scratch_dir().unwrap();

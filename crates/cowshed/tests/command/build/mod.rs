@@ -1,6 +1,7 @@
 //! `build`, and `mkfs --rootdir`: judged by both checkers and by the kernel, entry by entry.
 
 pub mod archives;
+mod containers;
 mod digests;
 mod distribution;
 mod faults;
