@@ -33,6 +33,9 @@ needs=(
   xz:xz-utils:xz
   umoci:umoci:umoci
   skopeo:skopeo:skopeo
+  btrbk:btrbk:btrbk
+  partclone.btrfs:partclone:partclone
+  grub-fstest:grub-common:grub2-tools-extra
 )
 
 missing_deb=() missing_rpm=() missing_cmd=()

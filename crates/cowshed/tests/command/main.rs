@@ -26,6 +26,7 @@ mod mount;
 mod moves;
 mod no_open;
 mod offline;
+mod other_tools;
 mod receive;
 mod requests;
 mod seek;

@@ -6,8 +6,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
-use cowshed_harness::{KernelVolume, limit};
+use cowshed_harness::{KernelVolume, limit, need};
 
 use super::{At, can_compare, fresh, ours, with_own_mount};
 use crate::support::{COMMAND_MAX, COWSHED};
@@ -124,6 +125,58 @@ fn btrbk_makes_snapshots_and_backups() {
             "btrfs subvolume sync $M; btrfs subvolume sync $T; cmp $M/home/file $T/backup/home.3/file",
         );
         assert_eq!(sh(at, other, "btrfs subvolume list -a -r $T").lines().count(), 2);
+    });
+}
+
+/// btrbk itself. It takes what `cat /proc/self/mountinfo` says for the type of a file system, which
+/// is not btrfs on any FUSE mount, so it is given a `cat` that says so.
+#[test]
+fn btrbk_itself_runs_on_mounts() {
+    let Some(()) = can_compare() else { return };
+    let Some(()) = need::tool("btrbk") else { return };
+    on_two(|at, other| {
+        let run = "
+            bin=$(mktemp -d); conf=$bin/btrbk.conf
+            cat >$bin/cat <<'END'
+#!/bin/sh
+case $* in
+*/mountinfo) exec sed -E 's/ - fuse(blk)?\\.cowshed ([^ ]+) / - btrfs \\2 subvolid=5,subvol=\\/,/' \"$@\" ;;
+*) exec /bin/cat \"$@\" ;;
+esac
+END
+            chmod +x $bin/cat
+            export PATH=$bin:$PATH
+            printf '%s\\n' 'timestamp_format long-iso' 'snapshot_preserve_min latest' 'snapshot_preserve no' \\
+                'target_preserve_min 2d' \"volume $M\" ' snapshot_dir snaps' ' subvolume home' \"  target $T/backup\" >$conf
+            btrbk -c $conf -q run
+            btrbk -c $conf -q list all
+            rm -r $bin";
+        sh(
+            at,
+            other,
+            "btrfs subvolume create $M/home; mkdir $M/snaps $T/backup; cp -a /etc/passwd $M/home/",
+        );
+        for day in 1..=3 {
+            // Names of snapshots are by the second.
+            std::thread::sleep(Duration::from_millis(1100));
+            sh(
+                at,
+                other,
+                &format!("echo {day} >>$M/home/file; mkdir $M/home/dir-{day}"),
+            );
+            let listed = sh(at, other, run);
+            assert_eq!(listed.matches("/backup/home.").count(), day, "{listed}");
+            sh(
+                at,
+                other,
+                "diff -r $M/home $M/snaps/home.*; diff -r $M/home $(ls -d $T/backup/home.* | tail -1)",
+            );
+        }
+        // One snapshot is left, and all backups, each from the one before.
+        assert_eq!(sh(at, other, "ls $M/snaps").lines().count(), 1);
+        assert_eq!(sh(at, other, "ls $T/backup").lines().count(), 3);
+        let listed = sh(at, other, "btrfs subvolume list -q $T");
+        assert_eq!(listed.matches("parent_uuid -").count(), 1, "{listed}");
     });
 }
 
