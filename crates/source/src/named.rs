@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 /// What skopeo and podman put before a path. What is there is told apart by itself.
 const TRANSPORTS: &[&str] = &["oci:", "oci-archive:", "docker-archive:", "dir:"];
 
+/// The annotation that names an image in an index.
+pub(crate) const REF_NAME: &str = "org.opencontainers.image.ref.name";
+
 /// A source as it was named.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Named {

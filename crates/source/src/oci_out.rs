@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
+use crate::named::REF_NAME;
 use crate::platform::Platform;
 use crate::tar::{TarKind, TarWriter};
 use crate::tree::Meta;
@@ -16,8 +17,6 @@ const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
-/// The annotation that names an image in an index.
-pub(crate) const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
 /// Where a layout goes.
 pub enum Target<'t> {

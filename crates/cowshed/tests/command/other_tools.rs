@@ -10,10 +10,22 @@ use cowshed_harness::{KernelMount, KernelVolume, LoopDevice, VolumeOptions, need
 
 use crate::support::run;
 
+/// Where a test failed, nothing stays mounted.
+struct Guard<'m>(&'m Path);
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = cowshed_harness::unmount(self.0);
+        }
+    }
+}
+
 /// What runs on the volume, mounted by us.
 fn on_own_mount<T>(image: &Path, options: &str, act: impl FnOnce(&Path) -> T) -> T {
     let mnt = tempfile::tempdir_in(image.parent().unwrap()).unwrap();
     run(&format!("mount -o {options} {{}} {{}}"), &[image, mnt.path()]).ok();
+    let _guard = Guard(mnt.path());
     let done = act(mnt.path());
     run("umount {}", &[mnt.path()]).ok();
     done
