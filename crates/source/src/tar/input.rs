@@ -164,8 +164,8 @@ impl Input {
         self.check_size()
     }
 
-    /// As [`Input::skip`], of what fills up the last block of contents. Some writers leave it out at
-    /// the end of the archive, and readers of layers put up with that.
+    /// As [`Input::skip`], of what fills up the last block of contents. Some writers leave it out
+    /// at the end of the archive, and readers of layers accept that.
     pub fn skip_padding(&mut self, len_bytes: u64) -> Result<()> {
         let skipped = match &mut self.bytes {
             Bytes::InPlace(blob) => Ok(len_bytes.min(blob.len_bytes.saturating_sub(self.at_bytes))),

@@ -14,8 +14,8 @@ use crate::support::run;
 const LAYERS: usize = 4;
 const CHANGES: usize = 25;
 
-/// What umoci can have in a layer: no sockets, and no times after 2262, which its language counts in
-/// nanoseconds.
+/// What umoci can have in a layer: no sockets, and no times after 2262, which its language counts
+/// in nanoseconds.
 fn kinds() -> Kinds {
     Kinds {
         specials: false,
