@@ -69,7 +69,7 @@ pub(crate) fn judge_entry(cx: &mut Cx<'_>, site: Site, entry: &DirEntry<'_>) {
     } else if entry.head.ty == file_type::UNKNOWN || entry.head.ty > file_type::SYMLINK {
         format!("{name:?} has type {}", entry.head.ty)
     } else {
-        // Its `transid` may be anything: nothing reads it, and btrfs-convert leaves it as it was.
+        // `transid` is not judged: no implementation reads it, and btrfs-convert never sets it.
         let legal = match at.ty {
             KeyType::INODE_ITEM => at.offset == 0 && at.objectid >= ObjectId::FIRST_FREE,
             KeyType::ROOT_ITEM => at.objectid.tree_id().is_subvolume(),

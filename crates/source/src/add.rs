@@ -15,18 +15,18 @@ use crate::tree::{Keep, Tree};
 /// Adds a source to the tree: a directory, an OCI image layout, a tar archive, an archive of an OCI
 /// image layout or of `docker save`. What is compressed is kept in a file without a name.
 ///
-/// Of a layout or an archive with several images, `PATH:REFERENCE` names one, and container images
-/// may be named as skopeo does (`oci:PATH:REFERENCE`), where nothing has such a path.
+/// `PATH:REFERENCE` selects one image of a layout or an archive with several. skopeo's form of that
+/// (`oci:PATH:REFERENCE`) is read, too. A path that exists as it is written comes first.
 pub fn add_source(tree: &mut Tree, path: &Path, reading: &mut Reading<'_>, keep: &mut Keep<'_>) -> Result<()> {
-    let Named { path, reference } = Named::of(path);
-    let (path, reference) = (path.as_path(), reference.as_deref());
+    let named = Named::of(path);
+    let path = named.path.as_path();
     let metadata = std::fs::metadata(path).map_err(Error::host(path))?;
     if metadata.is_dir() {
         let is_layout = path.join("oci-layout").is_file() && path.join("index.json").is_file();
-        return match (is_layout, reference) {
-            (true, _) => Files::Dir(path).add_to(reference, tree, reading, keep),
-            (false, None) => add_directory(tree, path, reading.workers, keep),
-            (false, Some(reference)) => Err(no_image(&path.display().to_string(), reference)),
+        return match is_layout {
+            true => Files::Dir(path).add_to(named.reference.as_deref(), tree, reading, keep),
+            false if named.is_image => Err(no_image(path)),
+            false => add_directory(tree, path, reading.workers, keep),
         };
     }
     let name = path.display().to_string();
@@ -41,7 +41,7 @@ pub fn add_source(tree: &mut Tree, path: &Path, reading: &mut Reading<'_>, keep:
             read_archive(Input::of_stream(&name, Box::new(stream), reading.spool_dir)?)?
         }
     };
-    add_entries(tree, (&name, reference), entries, reading, keep)
+    add_entries(tree, &name, entries, Some(&named), reading, keep)
 }
 
 /// Adds an archive that comes by a stream, of any kind that [`add_source`] takes.
@@ -53,27 +53,26 @@ pub fn add_stream(
     keep: &mut Keep<'_>,
 ) -> Result<()> {
     let entries = read_archive(Input::of_stream(name, stream, reading.spool_dir)?)?;
-    add_entries(tree, (name, None), entries, reading, keep)
+    add_entries(tree, name, entries, None, reading, keep)
 }
 
+/// `named`: how a source was named that has a path.
 fn add_entries(
     tree: &mut Tree,
-    (name, reference): (&str, Option<&str>),
+    name: &str,
     entries: Vec<Entry>,
+    named: Option<&Named>,
     reading: &mut Reading<'_>,
     keep: &mut Keep<'_>,
 ) -> Result<()> {
-    match (Files::of_archive(name, &entries), reference) {
-        (Some(files), _) => files.add_to(reference, tree, reading, keep),
-        (None, None) => apply(tree, name, entries, Layering::Plain, keep),
-        (None, Some(reference)) => Err(no_image(name, reference)),
+    match (Files::of_archive(name, &entries), named) {
+        (Some(files), _) => files.add_to(named.and_then(|named| named.reference.as_deref()), tree, reading, keep),
+        (None, Some(named)) if named.is_image => Err(no_image(&named.path)),
+        (None, _) => apply(tree, name, entries, Layering::Plain, keep),
     }
 }
 
-fn no_image(source: &str, reference: &str) -> Error {
-    Error::Entry {
-        archive: source.to_owned(),
-        entry: reference.to_owned(),
-        what: "is no image of it: the source is no container image".into(),
-    }
+/// The source was named as a container image, and is none.
+fn no_image(path: &Path) -> Error {
+    Error::host(path)(std::io::Error::other("no container image"))
 }

@@ -3,8 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-/// What skopeo and podman put before a path. What is there is told apart by itself.
-const TRANSPORTS: &[&str] = &["oci:", "oci-archive:", "docker-archive:", "dir:"];
+/// What skopeo and podman put before a path: the source is a container image. Which form it has is
+/// found out by its contents.
+const TRANSPORTS: &[&str] = &["oci:", "oci-archive:", "docker-archive:"];
 
 /// The annotation that names an image in an index.
 pub(crate) const REF_NAME: &str = "org.opencontainers.image.ref.name";
@@ -13,16 +14,19 @@ pub(crate) const REF_NAME: &str = "org.opencontainers.image.ref.name";
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Named {
     pub path: PathBuf,
+    /// A transport or a reference says that the source is a container image.
+    pub is_image: bool,
     /// Which image of a layout or an archive with several.
     pub reference: Option<String>,
 }
 
 impl Named {
-    /// What exists as it is written is meant so. Otherwise the longest beginning that exists is the
-    /// path.
+    /// A text that is the path of something is that path. Otherwise the longest beginning that is
+    /// one is the path.
     pub fn of(path: &Path) -> Self {
         let as_it_is = Self {
             path: path.to_owned(),
+            is_image: false,
             reference: None,
         };
         let Some(text) = path.to_str().filter(|_| !exists(path)) else {
@@ -30,28 +34,25 @@ impl Named {
         };
         let rest = TRANSPORTS.iter().find_map(|transport| text.strip_prefix(transport));
         let text = rest.unwrap_or(text);
-        if exists(Path::new(text)) {
-            return Self {
-                path: text.into(),
-                reference: None,
-            };
-        }
-        let splits = text.rmatch_indices(':').map(|(at, _)| (&text[..at], &text[at + 1..]));
-        let found = splits.into_iter().find(|(path, _)| exists(Path::new(path)));
-        found.map_or(as_it_is, |(path, reference)| Self {
-            path: path.into(),
-            reference: Some(reference.to_owned()),
+        let colons = text.rmatch_indices(':').map(|(at, _)| at);
+        let found = std::iter::once(text.len())
+            .chain(colons)
+            .find(|at| exists(Path::new(&text[..*at])));
+        found.map_or(as_it_is, |at| Self {
+            path: text[..at].into(),
+            is_image: true,
+            reference: text.get(at + 1..).map(str::to_owned),
         })
     }
 }
 
 fn exists(path: &Path) -> bool {
-    // A link to nowhere is the path that was meant, too.
+    // A broken symbolic link is the path that was meant, too.
     path.symlink_metadata().is_ok()
 }
 
-/// Whether a name that an image has in an archive of `docker save` is the one that was asked for: a
-/// name without a tag is that of `latest`, and names of Docker's own registry may be short.
+/// Whether an image's name in an archive of `docker save` is the wanted one. A name without a tag
+/// has the tag `latest`, and names of Docker's own registry may be short.
 pub(crate) fn is_docker_name(own: &str, wanted: &str) -> bool {
     let short = |name: &str| {
         let name = name.strip_prefix("docker.io/").unwrap_or(name);
@@ -79,7 +80,15 @@ mod tests {
         }
         let named = |text: &str| {
             let text = text.replace('@', dir.path().to_str().unwrap());
-            let Named { path, reference } = Named::of(Path::new(&text));
+            let Named {
+                path,
+                is_image,
+                reference,
+            } = Named::of(Path::new(&text));
+            assert_eq!(
+                is_image,
+                reference.is_some() || text.starts_with("oci:") && path != Path::new(&text)
+            );
             let path = path.to_str().unwrap().replace(dir.path().to_str().unwrap(), "@");
             (path, reference)
         };

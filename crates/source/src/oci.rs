@@ -65,7 +65,7 @@ struct ManifestPlatform {
 #[serde(rename_all = "PascalCase")]
 struct DockerImage {
     layers: Vec<String>,
-    /// `null`, too.
+    /// `null` where the image has no tag.
     repo_tags: Option<Vec<String>>,
 }
 
@@ -181,13 +181,12 @@ impl<'f> Files<'f> {
     fn manifest(&self, platform: &Platform, reference: Option<&str>) -> Result<Manifest> {
         let mut index: Index = self.json("index.json")?;
         if let Some(wanted) = reference {
-            let names = of_all(index.manifests.iter().map(Descriptor::names));
-            index
-                .manifests
-                .retain(|descriptor| descriptor.names().any(|name| name == wanted));
-            if index.manifests.is_empty() {
-                return Err(self.refuse("index.json", format!("has no image {wanted:?}; it has {names}")));
+            let is_wanted = |descriptor: &Descriptor| descriptor.names().any(|name| name == wanted);
+            if !index.manifests.iter().any(is_wanted) {
+                let names = list_names(index.manifests.iter().map(Descriptor::names));
+                return Err(self.refuse("index.json", has_none(wanted, &names)));
             }
+            index.manifests.retain(is_wanted);
         }
         for _ in 0..DEPTH_MAX {
             let chosen = self.choose(&index, platform)?;
@@ -214,7 +213,7 @@ impl<'f> Files<'f> {
             (None, _) => Err(self.refuse("index.json", format!("has no image for {wanted}"))),
             (Some(one), Some(_)) if one.platform.is_some() => Ok(one),
             _ => {
-                let names = of_all(index.manifests.iter().map(Descriptor::names));
+                let names = list_names(index.manifests.iter().map(Descriptor::names));
                 Err(self.refuse("index.json", several(&names)))
             }
         }
@@ -228,8 +227,8 @@ impl<'f> Files<'f> {
     }
 
     /// Lays the layers of the image over the tree. Their digests are computed meanwhile: they are
-    /// known to be right when [`Tree::check_sources`] has succeeded.
-    /// `reference`: which one of several.
+    /// known to be right when [`Tree::check_sources`] has succeeded. `reference`: the image's name,
+    /// where there are several.
     pub fn add_to(
         &self,
         reference: Option<&str>,
@@ -251,13 +250,13 @@ impl<'f> Files<'f> {
     /// The one image, or the one that is wanted.
     fn docker_image<'i>(&self, images: &'i [DockerImage], reference: Option<&str>) -> Result<&'i DockerImage> {
         let tags = |image: &'i DockerImage| image.repo_tags.iter().flatten().map(String::as_str);
-        let names = || of_all(images.iter().map(tags));
+        let names = || list_names(images.iter().map(tags));
         let refuse = |what| Err(self.refuse("manifest.json", what));
         match (reference, images) {
             (Some(wanted), _) => {
                 let mut named = images.iter();
                 let found = named.find(|image| tags(image).any(|own| is_docker_name(own, wanted)));
-                found.map_or_else(|| refuse(format!("has no image {wanted:?}; it has {}", names())), Ok)
+                found.map_or_else(|| refuse(has_none(wanted, &names())), Ok)
             }
             (None, [one]) => Ok(one),
             (None, []) => refuse("has no image".into()),
@@ -295,7 +294,7 @@ impl<'f> Files<'f> {
 }
 
 /// The names of all images.
-fn of_all<'n, N: Iterator<Item = &'n str>>(images: impl Iterator<Item = N>) -> String {
+fn list_names<'n, N: Iterator<Item = &'n str>>(images: impl Iterator<Item = N>) -> String {
     let mut names: Vec<_> = images.flatten().collect();
     names.sort_unstable();
     names.dedup();
@@ -303,6 +302,10 @@ fn of_all<'n, N: Iterator<Item = &'n str>>(images: impl Iterator<Item = N>) -> S
         true => "none with a name".into(),
         false => names.join(", "),
     }
+}
+
+fn has_none(wanted: &str, names: &str) -> String {
+    format!("has no image {wanted:?}; it has {names}")
 }
 
 fn several(names: &str) -> String {

@@ -56,7 +56,7 @@ pub(super) fn check_dir_item(item: &Item<'_>) -> Result<(), CorruptKind> {
             check_entry_name(item, name)?;
         }
         check_location(item, head.location.into(), is_xattr)?;
-        // `transid` is not judged: nothing reads it, and btrfs-convert leaves it as it found it.
+        // `transid` is not judged: no implementation reads it, and btrfs-convert never sets it.
         if item.key.ty == KeyType::DIR_INDEX {
             // An index belongs to one entry alone.
             if !tail.is_empty() {

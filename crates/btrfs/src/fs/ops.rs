@@ -250,7 +250,7 @@ impl Fs {
         match view::file_extent(&item) {
             Some(view::FileExtentView::Inline { data, .. }) => {
                 self.note_access(&inode);
-                // btrfs-convert leaves a zero behind the target.
+                // The item may be longer: btrfs-convert writes a zero byte behind the target.
                 let size = inode.attr.lock().attr.size;
                 let len = usize::try_from(size).map_or(data.len(), |size| size.min(data.len()));
                 Ok(data[..len].to_vec())

@@ -338,8 +338,8 @@ impl InodeTable {
         for shard in &self.shards {
             all.extend(shard.lock().inodes.iter().map(|(id, inode)| (*id, inode.clone())));
         }
-        // By what lies side by side: with a million inodes, looking into each takes most of a
-        // second.
+        // Sorted by the ids beside the pointers: reading them from the inodes would miss the
+        // processor's cache for each (0.2 s for 300,000).
         all.sort_unstable_by_key(|(id, _)| *id);
         all.into_iter().map(|(_, inode)| inode).collect()
     }

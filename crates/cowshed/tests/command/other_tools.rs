@@ -4,30 +4,20 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use cowshed_harness::progs::{self, CheckOptions};
 use cowshed_harness::tree::{Compare, Kinds, MakeOptions, Tree, make, snapshot};
 use cowshed_harness::{KernelMount, KernelVolume, LoopDevice, VolumeOptions, need, run_in, shell};
 
-use crate::support::run;
-
-/// Where a test failed, nothing stays mounted.
-struct Guard<'m>(&'m Path);
-
-impl Drop for Guard<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let _ = cowshed_harness::unmount(self.0);
-        }
-    }
-}
+use crate::mount::{Guard, can_mount, unmount};
+use crate::support::{assert_clean_for_both, run};
 
 /// What runs on the volume, mounted by us.
 fn on_own_mount<T>(image: &Path, options: &str, act: impl FnOnce(&Path) -> T) -> T {
     let mnt = tempfile::tempdir_in(image.parent().unwrap()).unwrap();
     run(&format!("mount -o {options} {{}} {{}}"), &[image, mnt.path()]).ok();
-    let _guard = Guard(mnt.path());
+    let guard = Guard(mnt.path());
     let done = act(mnt.path());
-    run("umount {}", &[mnt.path()]).ok();
+    unmount(mnt.path());
+    drop(guard);
     done
 }
 
@@ -41,17 +31,8 @@ fn shown_by_kernel(fs: &str, image: &Path) -> Tree {
     shown
 }
 
-#[track_caller]
-fn assert_clean(image: &Path) {
-    run("check --check-data-csum {}", &[image]).ok();
-    let options = CheckOptions {
-        data_csum: true,
-        ..CheckOptions::default()
-    };
-    progs::check(image, options).unwrap().assert_clean();
-}
-
-/// We show what the kernel shows; then half of the names go and others come, and both agree again.
+/// A mount of ours shows what the kernel shows. After half of the names were removed through it and
+/// others made, both checkers and the kernel agree with it again.
 #[track_caller]
 fn assert_used_by_both(image: &Path) {
     let by_kernel = shown_by_kernel("btrfs", image);
@@ -86,7 +67,7 @@ fn assert_used_by_both(image: &Path) {
         .unwrap();
         snapshot(mnt).unwrap()
     });
-    assert_clean(image);
+    assert_clean_for_both(image);
     let compare = Compare::copy();
     left.diff(&shown_by_kernel("btrfs", image), &compare).assert_none();
 }
@@ -100,6 +81,7 @@ fn converted_volume_is_used_and_becomes_ext4_again() {
         let Some(()) = need::tool(tool) else { return };
     }
     let Some(()) = need::kernel_fs("ext4") else { return };
+    let Some(()) = can_mount() else { return };
     for options in ["", "-d -N 4096", "-n --csum xxhash"] {
         let scratch = cowshed_harness::scratch_dir().unwrap();
         let image = scratch.path().join("image");
@@ -108,7 +90,7 @@ fn converted_volume_is_used_and_becomes_ext4_again() {
         let device = LoopDevice::attach(&image).unwrap();
         let mnt = tempfile::tempdir().unwrap();
         let mount = KernelMount::new("ext4", &[device.path()], mnt.path(), "").unwrap();
-        // It takes 32 bits of a time.
+        // btrfs-convert keeps 32 bits of a time.
         let kinds = Kinds {
             reflinks: false,
             times: false,
@@ -126,7 +108,7 @@ fn converted_volume_is_used_and_becomes_ext4_again() {
         drop(device);
         let before = shown_by_kernel("ext4", &image);
         shell(scratch.path(), &format!("btrfs-convert --no-progress {options} image")).unwrap();
-        assert_clean(&image);
+        assert_clean_for_both(&image);
         // Without a mount, too: the targets of links are as long as they should be.
         let out = scratch.path().join("out");
         run("extract {} {}", &[&image, &out]).ok();
@@ -148,22 +130,22 @@ fn converted_volume_is_used_and_becomes_ext4_again() {
 fn volume_is_used_after_btrfstune() {
     let Some(()) = need::kernel_btrfs() else { return };
     let Some(()) = need::tool("btrfstune") else { return };
-    let random = "-U 0f3c1d8e-5a4b-4c6d-8e7f-9a0b1c2d3e4f";
-    for options in ["-u", random, "-m", "-r -x -n", "-S 1"] {
-        let features = vec!["^no-holes", "^skinny-metadata", "^extref"];
-        let features = if options.starts_with("-r") {
-            features
-        } else {
-            Vec::new()
+    let Some(()) = can_mount() else { return };
+    let fsid = "-U 0f3c1d8e-5a4b-4c6d-8e7f-9a0b1c2d3e4f";
+    let metadata_uuid = "-M 1f3c1d8e-5a4b-4c6d-8e7f-9a0b1c2d3e4f";
+    for options in ["-u", fsid, "-m", metadata_uuid, "-r -x -n", "-S 1"] {
+        let adds_features = options == "-r -x -n";
+        let features = match adds_features {
+            true => vec!["^no-holes", "^skinny-metadata", "^extref"],
+            false => Vec::new(),
         };
         let volume = KernelVolume::make(&VolumeOptions {
             features,
             ..VolumeOptions::default()
         })
         .unwrap();
-        let many_links = !options.starts_with("-r");
         let kinds = Kinds {
-            many_links,
+            many_links: !adds_features,
             ..Kinds::all()
         };
         let filled = volume.with_mount(|mnt| {
@@ -178,7 +160,7 @@ fn volume_is_used_after_btrfstune() {
         filled.unwrap();
         let tune = format!("btrfstune -f {options} {}", volume.image().display());
         shell(volume.dir(), &tune).unwrap();
-        assert_clean(volume.image());
+        assert_clean_for_both(volume.image());
         if options == "-S 1" {
             let mnt = tempfile::tempdir().unwrap();
             run("mount {} {}", &[volume.image(), mnt.path()]).fails(&["SEEDING", "read-only"]);
@@ -193,11 +175,11 @@ fn volume_is_used_after_btrfstune() {
     }
 }
 
-/// A volume of ours with a tree that changed often, and what is in it.
+/// A volume that we filled, with room where a tree was deleted, and what the kernel shows of it.
 fn used_volume(dir: &Path, options: &str) -> (PathBuf, Tree) {
     let image = dir.join("image");
     fs::File::create(&image).unwrap().set_len(400 << 20).unwrap();
-    // partclone takes the first of two copies.
+    // Of metadata with two copies, partclone copies the first alone.
     run("mkfs -q -m single {}", &[&image]).ok();
     on_own_mount(&image, options, |mnt| {
         for seed in 0..3 {
@@ -226,6 +208,7 @@ fn used_volume(dir: &Path, options: &str) -> (PathBuf, Tree) {
 #[test]
 fn other_readers_find_all_in_our_volumes() {
     let Some(()) = need::kernel_btrfs() else { return };
+    let Some(()) = can_mount() else { return };
     for tool in ["partclone.btrfs", "partclone.restore"] {
         let Some(()) = need::tool(tool) else { return };
     }
@@ -235,7 +218,7 @@ fn other_readers_find_all_in_our_volumes() {
         let (image, shown) = used_volume(dir, options);
         fs::create_dir(dir.join("restored")).unwrap();
         run_in(dir, "btrfs", &["restore", "-mS", "image", "restored"]).unwrap();
-        // That makes no links, holes or attributes.
+        // btrfs restore makes no hard links and no holes, and here no attributes.
         let compare = Compare {
             holes: false,
             xattrs: false,
@@ -245,17 +228,17 @@ fn other_readers_find_all_in_our_volumes() {
         shown
             .diff(&snapshot(&dir.join("restored")).unwrap(), &compare)
             .assert_none();
-        // It copies what extents and chunks say is used, and nothing else.
+        // partclone copies what extents and chunks say is used, and nothing else.
         let copy = "partclone.btrfs -q -c -s image -o used -L log &&
                     partclone.restore -q -s used -O copy --restore_raw_file -L log && rm used";
         shell(dir, copy).unwrap();
-        assert_clean(&dir.join("copy"));
+        assert_clean_for_both(&dir.join("copy"));
         shown
             .diff(&shown_by_kernel("btrfs", &dir.join("copy")), &Compare::same_volume())
             .assert_none();
         let recovered = shell(dir, "btrfs rescue chunk-recover -y image").unwrap();
         assert!(recovered.contains("no orphans"), "{recovered}");
-        assert_clean(&image);
+        assert_clean_for_both(&image);
     }
 }
 

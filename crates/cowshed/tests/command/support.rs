@@ -8,6 +8,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use cowshed_harness::limit;
+use cowshed_harness::progs::{self, CheckOptions};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -140,6 +141,17 @@ impl Scratch {
         std::fs::create_dir_all(&dir).unwrap();
         dir
     }
+}
+
+/// Both checkers find nothing, in the data either.
+#[track_caller]
+pub fn assert_clean_for_both(image: &Path) {
+    run("check --check-data-csum {}", &[image]).ok();
+    let options = CheckOptions {
+        data_csum: true,
+        ..CheckOptions::default()
+    };
+    progs::check(image, options).unwrap().assert_clean();
 }
 
 /// In a name space of mounts that a test makes, the mounts of all others stay until it ends,

@@ -44,7 +44,7 @@ pub struct TarWriter<W: Write> {
     /// fill its last block.
     left_bytes: u64,
     padding_bytes: usize,
-    /// Access lists are text in records of their own.
+    /// Whether access lists are text in records of their own (`SCHILY.acl`).
     has_acl_records: bool,
 }
 
@@ -59,7 +59,7 @@ impl<W: Write> TarWriter<W> {
     }
 
     /// The archive of a layer of a container image. Access lists are among the extended attributes:
-    /// what unpacks layers knows no other records.
+    /// container tools read no other records of them.
     pub fn of_layer(out: W) -> Self {
         Self {
             out,

@@ -152,6 +152,14 @@ fn layers_of_umoci_hold_what_umoci_unpacks() {
     run("build {} --from {}", &[&image, &layout]).fails_with(1, &["several images", "0, 1, 2", "PATH:NAME"]);
     run("build {} --from {}", &[&image, &dir.join("oci:none")]).fails_with(1, &["no image \"none\"", "last"]);
     run("build {} --from {}", &[&image, &dir.join("added:last")]).fails_with(1, &["no container image"]);
+    let layer = dir.join("layer.tar");
+    shell(dir, "tar -cf layer.tar -C added .").unwrap();
+    for transport in ["oci", "oci-archive", "docker-archive"] {
+        for path in [&dir.join("added"), &layer] {
+            let named = PathBuf::from(format!("{transport}:{}", path.display()));
+            run("build {} --from {}", &[&image, &named]).fails_with(1, &["no container image"]);
+        }
+    }
     // Whatever form skopeo gives it.
     let policy = r#"{"default": [{"type": "insecureAcceptAnything"}]}"#;
     fs::write(dir.join("policy.json"), policy).unwrap();

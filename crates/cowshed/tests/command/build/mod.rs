@@ -21,7 +21,7 @@ use cowshed_harness::progs::{self, CheckOptions};
 use cowshed_harness::tree::{Compare, Kinds, MakeOptions, colliding_names, make, snapshot};
 use cowshed_harness::{KernelMount, LoopDevice, limit, need};
 
-use crate::support::{COMMAND_MAX, COWSHED, Ran, run};
+use crate::support::{COMMAND_MAX, COWSHED, Ran, assert_clean_for_both, run};
 
 /// The command with an environment.
 pub fn run_with(env: &[(&str, &str)], line: &str, paths: &[&Path]) -> Ran {
@@ -93,16 +93,7 @@ pub fn noise(len: usize) -> Vec<u8> {
 
 /// Both checkers find nothing, and the kernel shows what the source has.
 pub fn assert_same(image: &Path, root: &Path) {
-    run("check --check-data-csum {}", &[image]).ok();
-    progs::check(
-        image,
-        CheckOptions {
-            data_csum: true,
-            ..Default::default()
-        },
-    )
-    .unwrap()
-    .assert_clean();
+    assert_clean_for_both(image);
     let device = LoopDevice::attach(image).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let mount = KernelMount::new("btrfs", &[device.path()], dir.path(), "ro").unwrap();

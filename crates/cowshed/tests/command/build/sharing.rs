@@ -3,21 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use cowshed_harness::progs::{self, CheckOptions};
 use cowshed_harness::tree::{Compare, snapshot};
 use cowshed_harness::{KernelMount, LoopDevice, need};
 
 use super::{archives, assert_same, noise, small_tree, source};
-use crate::support::run;
-
-fn check(image: &Path) {
-    run("check --check-data-csum {}", &[image]).ok();
-    let options = CheckOptions {
-        data_csum: true,
-        ..Default::default()
-    };
-    progs::check(image, options).unwrap().assert_clean();
-}
+use crate::support::{assert_clean_for_both, run};
 
 #[test]
 fn snapshots_share_the_data_of_their_subvolumes() {
@@ -34,7 +24,7 @@ fn snapshots_share_the_data_of_their_subvolumes() {
     let alone = data("");
     let flags = "--snapshot home:snaps/one --snapshot ro:home:snaps/two --snapshot ro:/:top --snapshot snaps/one:again";
     assert_eq!(data(flags), alone);
-    check(&image);
+    assert_clean_for_both(&image);
     let device = LoopDevice::attach(&image).unwrap();
     let at = tempfile::tempdir().unwrap();
     let mount = KernelMount::new("btrfs", &[device.path()], at.path(), "").unwrap();
@@ -77,7 +67,7 @@ fn snapshots_share_the_data_of_their_subvolumes() {
         cowshed_harness::run("btrfs", &args).unwrap();
     }
     mount.unmount().unwrap();
-    check(&image);
+    assert_clean_for_both(&image);
     let build = |flags: &str| run(&format!("build -q --from {{}} {flags} {{}}"), &[&root, &image]);
     build("--snapshot etc:x").fails_with(1, &["'x'", "no subvolume"]);
     build("--subvol etc --snapshot etc:home").fails_with(1, &["'home'", "already"]);
@@ -99,7 +89,7 @@ fn layers_are_kept_as_subvolumes() {
         &[&oci, &image],
     )
     .ok();
-    check(&image);
+    assert_clean_for_both(&image);
     let cat = |path: &str| run(&format!("cat {{}} {path}"), &[&image]).ok().text();
     assert_eq!(cat("/.layers/001/etc/name"), "first\n");
     assert_eq!(cat("/.layers/001/gone/file"), "y\n");
@@ -142,7 +132,7 @@ fn file_with_names_in_two_subvolumes_is_stored_once() {
         let line = format!("build --json {flags} --subvol a --subvol b --from {{}} {{}}");
         let made = run(&line, &[&root, &image]).ok().json();
         assert_eq!(made["data_bytes"], 5_000_001_u64.next_multiple_of(4096), "{flags}");
-        check(&image);
+        assert_clean_for_both(&image);
         for path in ["/data", "/a/data", "/b/data"] {
             assert!(
                 run(&format!("cat {{}} {path}"), &[&image]).ok().out == noise(5_000_001),
