@@ -228,6 +228,7 @@ impl Returning {
         }
         self.due = Duration::MAX;
         files.background().begin_returning();
+        file::free_spares();
         return_memory();
     }
 }

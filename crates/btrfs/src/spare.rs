@@ -31,4 +31,10 @@ impl Spares {
             kept.push(buffer);
         }
     }
+
+    /// Frees all that is kept.
+    pub(crate) fn free(&self) {
+        let kept = std::mem::take(&mut *self.kept.lock());
+        drop(kept);
+    }
 }

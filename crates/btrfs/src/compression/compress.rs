@@ -60,6 +60,11 @@ pub(crate) fn recycle(stream: Vec<u8>) {
     STREAMS.give(stream);
 }
 
+/// Frees the streams' memory that is kept for reuse.
+pub(crate) fn free_spares() {
+    STREAMS.free();
+}
+
 /// The memory of compressors: larger than what it compresses, and slow to make, so that it is kept.
 #[derive(Default)]
 pub struct Encoder {

@@ -52,6 +52,12 @@ pub(crate) use write::{WriteCtx, write};
 pub(crate) use writeback::write_back;
 pub(crate) use writeback::{flush, sync, sync_all, write_back_all, write_back_as};
 
+/// Frees the buffers of data that are kept for reuse.
+pub(crate) fn free_spares() {
+    crate::pagecache::free_spares();
+    crate::compression::compress::free_spares();
+}
+
 #[cfg(test)]
 mod ahead_tests;
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! The dirty ranges of one file: data that was written and is not on disk yet. Plain memory, no
 //! locks.
 //!
-//! An ordered map from block-aligned offsets to buffers of whole blocks, disjoint. Sequential
-//! writes grow the last buffer up to [`BUFFER_BYTES_MAX`]; random writes cost one small buffer
-//! each. What lies behind the end of the file in its last block is zero.
+//! An ordered map from block-aligned offsets to buffers of whole blocks, disjoint. A write that
+//! goes on where the one before it ended grows the buffer up to [`BUFFER_BYTES_MAX`]; any other
+//! gets a buffer of its own size, also behind a neighbour, which would have to be copied to grow.
+//! What lies behind the end of the file in its last block is zero.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,29 +16,47 @@ use crate::spare::Spares;
 /// small enough that cutting one copies little.
 pub(crate) const BUFFER_BYTES_MAX: usize = 1 << 20;
 
-/// Full-size buffers.
+const BLOCK_BYTES: usize = BLOCK as usize;
+
+/// Full-size buffers, 32 MiB.
 static SPARES: Spares = Spares::new(32);
+/// Buffers of one block, 16 MiB: random writes need them by the ten thousand, and an allocator looks
+/// for so much in a list that all threads share.
+static SPARE_BLOCKS: Spares = Spares::new(4096);
+
+/// Where buffers of this capacity are kept.
+fn spares(capacity: usize) -> Option<&'static Spares> {
+    match capacity {
+        BUFFER_BYTES_MAX => Some(&SPARES),
+        BLOCK_BYTES => Some(&SPARE_BLOCKS),
+        _ => None,
+    }
+}
 
 fn new_buffer(capacity: usize) -> Vec<u8> {
-    let spare = if capacity == BUFFER_BYTES_MAX {
-        SPARES.take()
-    } else {
-        None
-    };
+    let spare = spares(capacity).and_then(Spares::take);
     spare.unwrap_or_else(|| Vec::with_capacity(capacity))
 }
 
 /// Takes the memory of a buffer back that is not needed any more.
 pub(crate) fn recycle(buffer: Vec<u8>) {
-    if buffer.capacity() == BUFFER_BYTES_MAX {
-        SPARES.give(buffer);
+    if let Some(spares) = spares(buffer.capacity()) {
+        spares.give(buffer);
     }
+}
+
+/// Frees the buffers that are kept for reuse.
+pub(crate) fn free_spares() {
+    SPARES.free();
+    SPARE_BLOCKS.free();
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct DirtyMap {
     buffers: BTreeMap<u64, Vec<u8>>,
     bytes: u64,
+    /// Where the last write ended.
+    written_to: u64,
 }
 
 impl DirtyMap {
@@ -133,6 +152,7 @@ impl DirtyMap {
                 }
             };
             pos = stop;
+            self.written_to = stop;
         }
         self.bytes - before
     }
@@ -141,7 +161,8 @@ impl DirtyMap {
     fn fill_gap(&mut self, pos: u64, stop: u64, at: u64, data: &[u8]) -> u64 {
         let mut room = BUFFER_BYTES_MAX;
         let mut capacity = 0;
-        if let Some((start, buffer)) = self.buffers.range_mut(..pos).next_back()
+        if pos == self.written_to
+            && let Some((start, buffer)) = self.buffers.range_mut(..pos).next_back()
             && start + buffer.len() as u64 == pos
         {
             if buffer.len() < BUFFER_BYTES_MAX {
@@ -357,5 +378,15 @@ mod tests {
             map.write(at * 4096, &[7; 4096]);
         }
         assert_eq!((map.count(), map.bytes()), (4, 4 << 20));
+    }
+
+    #[test]
+    fn random_writes_have_buffers_of_their_own() {
+        let mut map = DirtyMap::default();
+        for at in [5, 3, 6, 4, 9, 7] {
+            map.write(at * BLOCK, &[7; BLOCK as usize]);
+        }
+        assert_eq!((map.count(), map.bytes()), (6, 6 * BLOCK));
+        assert!(map.buffers.values().all(|buffer| buffer.capacity() == BLOCK_BYTES));
     }
 }

@@ -12,6 +12,6 @@ mod failures;
 pub(crate) use ahead::EXTENTS_MAX;
 pub(crate) use data::FileData;
 pub(crate) use data::{DataState, Flight};
-pub(crate) use dirty::{DirtyMap, recycle};
+pub(crate) use dirty::{DirtyMap, free_spares, recycle};
 pub(crate) use failures::Failures;
 pub(crate) use failures::Opened;
