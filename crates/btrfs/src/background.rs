@@ -8,6 +8,7 @@ use btrfs_store::overlay::stripes::FrozenEdits;
 use cowshed_runtime::{Inbox, Wake};
 
 use crate::files::{Commits, Files};
+use crate::object::Remaining;
 use crate::requests::Wants;
 use crate::{dir, file, pressure};
 
@@ -28,6 +29,10 @@ const SYNC_LULL: Duration = Duration::from_millis(25);
 
 /// Between two looks at a deleted subvolume that is in use.
 const IN_USE_PAUSE: Duration = Duration::from_secs(1);
+
+/// Between two looks at one whose inodes are being forgotten; twice as long after each look at which
+/// they were not.
+const EMPTIED_PAUSE: Duration = Duration::from_millis(50);
 
 /// Memory that was freed is returned so long after, when nothing was changed in between: under load
 /// it is wanted again at once.
@@ -64,6 +69,7 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
     let mut drop_due = DropDue::default();
     let mut returning = Returning::default();
     let mut steps = Steps::default();
+    let mut looks = Looks::default();
     loop {
         let mut wants = match inbox.wait(Some(drop_due.next().min(due).min(returning.due)), Wants::take) {
             Wake::Ready(wants) => wants,
@@ -81,6 +87,9 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
         if wants.room {
             let Some(files) = files.upgrade() else { return };
             wants.commit |= pressure::needs_commit(&files);
+        }
+        if wants.deletions.is_some() {
+            looks = Looks::default();
         }
         drop_due.note(&wants, inbox);
         let is_due = || now() >= due;
@@ -109,8 +118,12 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
         }
         // A look that is due later stays due: commits in between do not cancel it.
         if drops {
-            let is_left = dir::subvolumes::drop_unused(&files);
-            drop_due.step = is_left.then(|| now().saturating_add(IN_USE_PAUSE));
+            let remaining = dir::subvolumes::drop_unused(&files);
+            drop_due.step = looks.pause(remaining).map(|pause| now().saturating_add(pause));
+            drops = remaining != Remaining::BeingEmptied || files.store().queued_drops() > 0;
+            if !drops && !wants.commit && !is_due() {
+                continue;
+            }
         }
         // Pending items alone are what an urgent commit is for; the timer's commit takes file data
         // along.
@@ -259,6 +272,27 @@ impl Steps {
 
     fn came(&mut self, now: Duration, holds: u64) {
         (self.last, self.holds_then, self.holds_seen) = (now, holds, holds);
+    }
+}
+
+/// When to look again at deleted subvolumes that are in use.
+#[derive(Debug, Default)]
+struct Looks {
+    /// Before the next one.
+    pause: Duration,
+}
+
+impl Looks {
+    fn pause(&mut self, remaining: Remaining) -> Option<Duration> {
+        self.pause = match remaining {
+            Remaining::None => {
+                *self = Self::default();
+                return None;
+            }
+            Remaining::BeingEmptied => EMPTIED_PAUSE,
+            Remaining::InUse => (2 * self.pause).clamp(EMPTIED_PAUSE, IN_USE_PAUSE),
+        };
+        Some(self.pause)
     }
 }
 
@@ -439,6 +473,29 @@ mod tests {
         }
         env.until_sleepers(1);
         assert_eq!(dead(), 0);
+    }
+
+    #[test]
+    fn a_deleted_subvolume_is_looked_at_soon_while_its_users_become_fewer() {
+        let engine = mount(Arc::new(ManualEnv::new(1)));
+        let _shown = Fs::new(engine.clone(), MountOptions::default()).unwrap();
+        let subvol = engine.objects().subvols.read().values().next().unwrap().clone();
+        let mut users = vec![subvol.clone(); 5];
+        assert!(!subvol.is_being_emptied(), "nothing to compare with yet");
+        assert!(!subvol.is_being_emptied());
+        users.truncate(3);
+        assert!(subvol.is_being_emptied());
+        assert!(!subvol.is_being_emptied(), "as many as before");
+
+        let mut looks = Looks::default();
+        let mut pause = |remaining| looks.pause(remaining);
+        assert_eq!(pause(Remaining::InUse), Some(EMPTIED_PAUSE));
+        assert_eq!(pause(Remaining::InUse), Some(2 * EMPTIED_PAUSE));
+        assert_eq!(pause(Remaining::BeingEmptied), Some(EMPTIED_PAUSE));
+        let longest = (0..10).filter_map(|_| pause(Remaining::InUse)).last();
+        assert_eq!(longest, Some(IN_USE_PAUSE));
+        assert_eq!(pause(Remaining::None), None);
+        assert_eq!(pause(Remaining::InUse), Some(EMPTIED_PAUSE));
     }
 
     /// Deletions that follow each other are dropped together, at most a second after the first.

@@ -22,6 +22,7 @@ pub(crate) use inode::rdev_from_disk;
 pub use inode::{Inode, InodeAttr, InodeRefs, InodeState, rdev_to_disk};
 pub(crate) use shared::{DECOMPRESSED_MAX, INLINE_BYTES_MAX};
 pub use shared::{FileShared, OnLost};
+pub(crate) use subvol::Remaining;
 pub use subvol::{Objects, PLACEHOLDER_INO_BIT, Policy, Subvol};
 pub use table::InodeTable;
 pub(crate) use table::{KeepAll, Mark};

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
 use btrfs_store::Forest;
@@ -95,16 +95,34 @@ impl Objects {
         self.dying.lock().push(subvol.clone());
     }
 
-    /// Ids of deleted subvolumes that are unused now, and whether others are left.
-    pub(crate) fn take_unused(&self) -> (Vec<TreeId>, bool) {
+    /// Ids of deleted subvolumes that are unused now, and what the others wait for.
+    pub(crate) fn take_unused(&self) -> (Vec<TreeId>, Remaining) {
         let all = std::mem::take(&mut *self.dying.lock());
-        let in_use = self.inodes.evict_subvolumes(&all);
+        let (emptied, stopped): (Vec<_>, Vec<_>) = all.into_iter().partition(|subvol| subvol.is_being_emptied());
+        let in_use = self.inodes.evict_subvolumes(&stopped);
         let is_used = |subvol: &Arc<Subvol>| in_use.contains(&subvol.id);
-        let (used, unused): (Vec<_>, Vec<_>) = all.into_iter().partition(is_used);
+        let (used, unused): (Vec<_>, Vec<_>) = stopped.into_iter().partition(is_used);
         let mut dying = self.dying.lock();
+        let remaining = if dying.is_empty() && used.is_empty() && emptied.is_empty() {
+            Remaining::None
+        } else if used.is_empty() {
+            Remaining::BeingEmptied
+        } else {
+            Remaining::InUse
+        };
+        dying.extend(emptied);
         dying.extend(used);
-        (unused.iter().map(|subvol| subvol.id).collect(), !dying.is_empty())
+        (unused.iter().map(|subvol| subvol.id).collect(), remaining)
     }
+}
+
+/// Deleted subvolumes that cannot be dropped yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Remaining {
+    None,
+    /// The users of each become fewer: Linux forgets its inodes.
+    BeingEmptied,
+    InUse,
 }
 
 /// One subvolume.
@@ -119,9 +137,19 @@ pub struct Subvol {
     pub(crate) dead: AtomicBool,
     /// The next inode number; 0 while it is not known.
     pub(crate) next_ino: AtomicU64,
+    /// References at the last look at whether it is in use; 0 before the first.
+    pub(crate) seen_users: AtomicUsize,
 }
 
 impl Subvol {
+    /// It is in use, by fewer than at the last look: Linux forgets its inodes, and looking at all
+    /// that are in memory for unused ones is not worth while yet.
+    pub(crate) fn is_being_emptied(self: &Arc<Self>) -> bool {
+        // One is the list of deleted subvolumes.
+        let users = Arc::strong_count(self) - 1;
+        let before = self.seen_users.swap(users, Ordering::Relaxed);
+        (1..before).contains(&users)
+    }
     pub(crate) fn is_read_only(&self) -> bool {
         self.read_only.load(Ordering::Acquire) || self.is_dead()
     }

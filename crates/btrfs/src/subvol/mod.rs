@@ -3,7 +3,7 @@
 pub(crate) mod number;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 use btrfs_format::features::root_flags;
 use btrfs_format::{Key, KeyType, ObjectId, TreeId, hash, view};
@@ -51,6 +51,7 @@ pub(crate) fn load(files: &Files, id: TreeId) -> Result<Option<Arc<Subvol>>> {
         read_only: AtomicBool::new(flags & root_flags::SUBVOL_RDONLY != 0),
         dead: AtomicBool::new(false),
         next_ino: AtomicU64::new(0),
+        seen_users: AtomicUsize::new(0),
     });
     let subvol = {
         let mut subvols = files.objects().subvols.write();
@@ -76,6 +77,7 @@ pub(crate) fn open_new(files: &Files, id: TreeId, tree: Arc<Tree>) -> Arc<Subvol
         read_only: AtomicBool::new(false),
         dead: AtomicBool::new(false),
         next_ino: AtomicU64::new(0),
+        seen_users: AtomicUsize::new(0),
     });
     files.objects().subvols.write().insert(id, subvol.clone());
     subvol

@@ -130,9 +130,10 @@ impl Rig<'_> {
         Ok(rustix::fs::syncfs(File::open(self.mnt())?)?)
     }
 
-    /// Waits until all that was deleted is gone.
+    /// Waits until all that was deleted is gone. By our program on both sides: that of btrfs-progs
+    /// looks once a second.
     fn wait_for_drops(&self) -> Result<()> {
-        quietly(self.tool(&["subvolume", "sync"]).arg(self.mnt()))
+        quietly(self.same_tool(&["subvolume", "sync"]).arg(self.mnt()))
     }
 
     /// A subvolume with very many empty files in a thousand directories.

@@ -15,7 +15,7 @@ use crate::dir::names::{self, Target};
 use crate::dir::{check_name, find_child, touch_dir};
 use crate::error::Result;
 use crate::files::{Files, prepare_and_join};
-use crate::object::{Inode, Subvol, lock};
+use crate::object::{Inode, Remaining, Subvol, lock};
 use crate::staged::Staged;
 use crate::{reclaim, subvol};
 
@@ -134,10 +134,10 @@ fn check_deletable(files: &Files, id: TreeId) -> Result<()> {
     }
 }
 
-/// Has those deleted subvolumes dropped in which nothing is in use any more. True where some are
-/// left.
-pub(crate) fn drop_unused(files: &Files) -> bool {
-    let (unused, is_left) = files.objects().take_unused();
+/// Has those deleted subvolumes dropped in which nothing is in use any more. Returns what the others
+/// wait for.
+pub(crate) fn drop_unused(files: &Files) -> Remaining {
+    let (unused, remaining) = files.objects().take_unused();
     files.store().queue_drops(unused);
-    is_left
+    remaining
 }

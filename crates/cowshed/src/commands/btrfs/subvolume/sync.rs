@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use clap::Args;
@@ -17,13 +17,17 @@ pub struct SyncArgs {
     path: PathBuf,
     /// Numbers of subvolumes; all that are deleted now where none is given
     ids: Vec<String>,
-    /// Seconds between two looks
+    /// Seconds between two looks at most: the first are closer together
     #[arg(short, default_value_t = 1)]
     seconds: u64,
 }
 
-/// Twice as long is between the first two looks.
-const FIRST_PAUSE: Duration = Duration::from_millis(5);
+/// Between the first two looks.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+
+/// Later, a look comes after this share of the time so far: what is gone is noticed as much later
+/// at most.
+const PART: u32 = 16;
 
 pub fn run(args: &SyncArgs) -> Result<u8> {
     let mut images = Images::to_write();
@@ -45,7 +49,8 @@ pub fn run(args: &SyncArgs) -> Result<u8> {
     // Data that was written into them and is not on disk yet keeps them in use.
     place.commit().map_err(failed)?;
     let mut gone = 0;
-    let mut pause = FIRST_PAUSE;
+    let started = Instant::now();
+    let pause_max = Duration::from_secs(args.seconds);
     loop {
         let there = there(&place).map_err(failed)?;
         for id in wanted.extract_if(.., |id| !there.contains(id)) {
@@ -57,8 +62,8 @@ pub fn run(args: &SyncArgs) -> Result<u8> {
             break;
         }
         // Most are gone soon.
-        pause = (2 * pause).min(Duration::from_secs(args.seconds));
-        std::thread::sleep(pause);
+        let pause = FIRST_PAUSE.max(started.elapsed() / PART);
+        std::thread::sleep(pause.min(pause_max));
     }
     drop(place);
     images.close()?;
