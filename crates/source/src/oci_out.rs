@@ -27,13 +27,14 @@ pub enum Target<'t> {
 }
 
 /// The layer of an image, kept in a file without a name until it is complete: its digest names it.
-pub struct OciWriter {
+pub struct OciWriter<'t> {
+    out: Out<'t>,
     layer: File,
     hash: Sha256,
     size_bytes: u64,
 }
 
-impl std::fmt::Debug for OciWriter {
+impl std::fmt::Debug for OciWriter<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OciWriter")
             .field("size_bytes", &self.size_bytes)
@@ -41,7 +42,7 @@ impl std::fmt::Debug for OciWriter {
     }
 }
 
-impl Write for OciWriter {
+impl Write for OciWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.layer.write_all(bytes)?;
         self.hash.update(bytes);
@@ -53,14 +54,21 @@ impl Write for OciWriter {
     }
 }
 
-impl OciWriter {
-    /// What is written to it is the layer, an archive.
+impl<'t> OciWriter<'t> {
+    /// What is written to it is the layer, an archive. A target that is a directory is made, and has
+    /// room for the layer; that of an archive is kept in `spool_dir`.
     ///
     /// # Errors
-    /// Those of the file system of `spool_dir`.
-    pub fn new(spool_dir: &Path) -> io::Result<Self> {
+    /// Those of the file systems; a directory that is not empty.
+    pub fn new(target: Target<'t>, spool_dir: &Path) -> io::Result<Self> {
+        let out = Out::new(target)?;
+        let spool_dir = match &out {
+            Out::Dir(dir) => &dir.path,
+            Out::Archive(_) => spool_dir,
+        };
         Ok(Self {
             layer: tempfile::tempfile_in(spool_dir)?,
+            out,
             hash: Sha256::new(),
             size_bytes: 0,
         })
@@ -71,7 +79,7 @@ impl OciWriter {
     ///
     /// # Errors
     /// Those of the output.
-    pub fn finish(mut self, platform: &Platform, tag: Option<&str>, target: Target<'_>) -> io::Result<String> {
+    pub fn finish(mut self, platform: &Platform, tag: Option<&str>) -> io::Result<String> {
         self.layer.seek(SeekFrom::Start(0))?;
         let layer = hex(&self.hash.finalize());
         let digest = format!("sha256:{layer}");
@@ -97,7 +105,7 @@ impl OciWriter {
             "mediaType": INDEX,
             "manifests": [described],
         }));
-        let mut out = Out::new(target)?;
+        let mut out = self.out;
         let blob = |hex: &str| format!("blobs/sha256/{hex}");
         out.file("oci-layout", &mut &br#"{"imageLayoutVersion":"1.0.0"}"#[..], 30)?;
         out.dir("blobs")?;
@@ -113,27 +121,21 @@ impl OciWriter {
 }
 
 enum Out<'t> {
-    Dir(PathBuf),
+    Dir(LayoutDir),
     Archive(TarWriter<Box<dyn Write + 't>>),
 }
 
 impl<'t> Out<'t> {
     fn new(target: Target<'t>) -> io::Result<Self> {
         Ok(match target {
-            Target::Dir(dir) => {
-                fs::create_dir_all(dir)?;
-                if fs::read_dir(dir)?.next().is_some() {
-                    return Err(io::ErrorKind::DirectoryNotEmpty.into());
-                }
-                Self::Dir(dir.to_owned())
-            }
+            Target::Dir(dir) => Self::Dir(LayoutDir::create(dir)?),
             Target::Archive(out) => Self::Archive(TarWriter::new(out)),
         })
     }
 
     fn dir(&mut self, path: &str) -> io::Result<()> {
         match self {
-            Self::Dir(dir) => fs::create_dir_all(dir.join(path)),
+            Self::Dir(dir) => fs::create_dir_all(dir.path.join(path)),
             Self::Archive(tar) => tar.entry(path.as_bytes(), &meta(0o755), TarKind::Dir),
         }
     }
@@ -141,7 +143,7 @@ impl<'t> Out<'t> {
     fn file(&mut self, path: &str, from: &mut dyn Read, size_bytes: u64) -> io::Result<()> {
         match self {
             Self::Dir(dir) => {
-                let mut file = File::create(dir.join(path))?;
+                let mut file = File::create(dir.path.join(path))?;
                 io::copy(from, &mut file)?;
                 Ok(())
             }
@@ -165,8 +167,50 @@ impl<'t> Out<'t> {
 
     fn finish(self) -> io::Result<()> {
         match self {
-            Self::Dir(_) => Ok(()),
+            Self::Dir(mut dir) => {
+                dir.is_complete = true;
+                Ok(())
+            }
             Self::Archive(tar) => tar.finish().map(drop),
+        }
+    }
+}
+
+/// A directory that becomes a layout. What is in it goes again unless the layout becomes complete.
+struct LayoutDir {
+    path: PathBuf,
+    /// It was not there before.
+    is_new: bool,
+    is_complete: bool,
+}
+
+impl LayoutDir {
+    fn create(path: &Path) -> io::Result<Self> {
+        let is_new = !path.try_exists()?;
+        fs::create_dir_all(path)?;
+        if fs::read_dir(path)?.next().is_some() {
+            return Err(io::ErrorKind::DirectoryNotEmpty.into());
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            is_new,
+            is_complete: false,
+        })
+    }
+}
+
+impl Drop for LayoutDir {
+    fn drop(&mut self) {
+        if self.is_complete {
+            return;
+        }
+        // The error that is on its way says more than one of these.
+        for name in ["index.json", "oci-layout"] {
+            let _ = fs::remove_file(self.path.join(name));
+        }
+        let _ = fs::remove_dir_all(self.path.join("blobs"));
+        if self.is_new {
+            let _ = fs::remove_dir(&self.path);
         }
     }
 }

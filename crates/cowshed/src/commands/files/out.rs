@@ -134,20 +134,29 @@ pub fn run_export(args: &ExportArgs, session: &Session<'_>) -> Result<()> {
         Form::Oci(args) => {
             let place = start(session, &args.image)?;
             let (platform, tag) = (args.platform.clone().unwrap_or_default(), args.tag.as_deref());
-            let mut tar = TarWriter::of_layer(OciWriter::new(&std::env::temp_dir())?);
-            put_tree(&place, &mut tar)?;
-            let layer = tar.finish()?;
-            match args.out.as_deref() {
-                Some(out) if out != Path::new("-") && out.extension().is_none_or(|end| end != "tar") => {
-                    layer
-                        .finish(&platform, tag, Target::Dir(out))
-                        .with_context(|| printable(out))?;
-                    Ok(())
+            let put = |target: Target<'_>, spool_dir: &Path| -> Result<()> {
+                let mut tar = TarWriter::of_layer(OciWriter::new(target, spool_dir)?);
+                put_tree(&place, &mut tar)?;
+                tar.finish()?.finish(&platform, tag)?;
+                Ok(())
+            };
+            match args.out.as_deref().filter(|out| *out != Path::new("-")) {
+                Some(out) if out.extension().is_none_or(|end| end != "tar") => {
+                    put(Target::Dir(out), out).with_context(|| printable(out))
                 }
-                out => to_output(out, |out| {
-                    layer.finish(&platform, tag, Target::Archive(Box::new(BufWriter::new(out))))?;
-                    Ok(())
-                }),
+                out => {
+                    let spool_dir = match out {
+                        // The directory for temporary files may have no room for a layer.
+                        Some(out) if !out.exists() || out.is_file() => match out.parent() {
+                            Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
+                            _ => PathBuf::from("."),
+                        },
+                        _ => std::env::temp_dir(),
+                    };
+                    to_output(out, |out| {
+                        put(Target::Archive(Box::new(BufWriter::new(out))), &spool_dir)
+                    })
+                }
             }
         }
         Form::Send(args) => {

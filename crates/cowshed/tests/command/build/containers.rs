@@ -212,6 +212,13 @@ for dir, dirs, files in os.walk('source'):
     run("export oci --tag other {} {}", &[&image, &dir.join("out.tar")]).ok();
     // A layout may have other images, which its index would lose.
     run("export oci {} {}", &[&image, &out]).fails_with(1, &["not empty"]);
+    // Of an export that fails nothing is left.
+    let fails = format!(
+        "! SOURCE_DATE_EPOCH=soon {} export oci image half",
+        env!("CARGO_BIN_EXE_cowshed")
+    );
+    shell(dir, &fails).unwrap();
+    assert!(!dir.join("half").exists());
     let policy = r#"{"default": [{"type": "insecureAcceptAnything"}]}"#;
     fs::write(dir.join("policy.json"), policy).unwrap();
     let read = "umoci --log=error unpack --image out:named one
