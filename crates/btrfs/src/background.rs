@@ -30,8 +30,8 @@ const SYNC_LULL: Duration = Duration::from_millis(25);
 /// Between two looks at a deleted subvolume that is in use.
 const IN_USE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Between two looks at one whose inodes are being forgotten; twice as long after each look at which
-/// they were not.
+/// Between two looks at a deleted subvolume while Linux forgets its inodes. Doubled after each look
+/// at which it has forgotten none since the one before.
 const EMPTIED_PAUSE: Duration = Duration::from_millis(50);
 
 /// Memory that was freed is returned so long after, when nothing was changed in between: under load
@@ -69,7 +69,6 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
     let mut drop_due = DropDue::default();
     let mut returning = Returning::default();
     let mut steps = Steps::default();
-    let mut looks = Looks::default();
     loop {
         let mut wants = match inbox.wait(Some(drop_due.next().min(due).min(returning.due)), Wants::take) {
             Wake::Ready(wants) => wants,
@@ -87,9 +86,6 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
         if wants.room {
             let Some(files) = files.upgrade() else { return };
             wants.commit |= pressure::needs_commit(&files);
-        }
-        if wants.deletions.is_some() {
-            looks = Looks::default();
         }
         drop_due.note(&wants, inbox);
         let is_due = || now() >= due;
@@ -119,7 +115,7 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
         // A look that is due later stays due: commits in between do not cancel it.
         if drops {
             let remaining = dir::subvolumes::drop_unused(&files);
-            drop_due.step = looks.pause(remaining).map(|pause| now().saturating_add(pause));
+            drop_due.looked(remaining, now());
             drops = remaining != Remaining::BeingEmptied || files.store().queued_drops() > 0;
             if !drops && !wants.commit && !is_due() {
                 continue;
@@ -172,6 +168,9 @@ struct DropDue {
     step: Option<Duration>,
     /// The look whether deletions have paused.
     deletions: Option<Duration>,
+    /// Before the last look at deleted subvolumes that are in use; zero where there was none since
+    /// the last deletion.
+    look_pause: Duration,
 }
 
 impl DropDue {
@@ -184,6 +183,7 @@ impl DropDue {
         let now = inbox.monotonic();
         if let Some(deletions) = wants.deletions {
             self.deletions.get_or_insert(deletions.due());
+            self.look_pause = Duration::ZERO;
         }
         if self.deletions.is_some_and(|at| now >= at) {
             self.deletions = inbox.with(|wants| pause_of_deletions(wants, now));
@@ -196,6 +196,16 @@ impl DropDue {
             let soon = now.saturating_add(DROP_PAUSE);
             self.step = Some(self.step.map_or(soon, |due| due.min(soon)));
         }
+    }
+
+    /// Deleted subvolumes were looked at.
+    fn looked(&mut self, remaining: Remaining, now: Duration) {
+        self.look_pause = match remaining {
+            Remaining::None => Duration::ZERO,
+            Remaining::BeingEmptied => EMPTIED_PAUSE,
+            Remaining::InUse => (2 * self.look_pause).clamp(EMPTIED_PAUSE, IN_USE_PAUSE),
+        };
+        self.step = (remaining != Remaining::None).then(|| now.saturating_add(self.look_pause));
     }
 }
 
@@ -272,27 +282,6 @@ impl Steps {
 
     fn came(&mut self, now: Duration, holds: u64) {
         (self.last, self.holds_then, self.holds_seen) = (now, holds, holds);
-    }
-}
-
-/// When to look again at deleted subvolumes that are in use.
-#[derive(Debug, Default)]
-struct Looks {
-    /// Before the next one.
-    pause: Duration,
-}
-
-impl Looks {
-    fn pause(&mut self, remaining: Remaining) -> Option<Duration> {
-        self.pause = match remaining {
-            Remaining::None => {
-                *self = Self::default();
-                return None;
-            }
-            Remaining::BeingEmptied => EMPTIED_PAUSE,
-            Remaining::InUse => (2 * self.pause).clamp(EMPTIED_PAUSE, IN_USE_PAUSE),
-        };
-        Some(self.pause)
     }
 }
 
@@ -490,8 +479,11 @@ mod tests {
         assert!(subvol.is_being_emptied());
         assert!(!subvol.is_being_emptied(), "as many as before");
 
-        let mut looks = Looks::default();
-        let mut pause = |remaining| looks.pause(remaining);
+        let mut due = DropDue::default();
+        let mut pause = |remaining| {
+            due.looked(remaining, Duration::ZERO);
+            due.step
+        };
         assert_eq!(pause(Remaining::InUse), Some(EMPTIED_PAUSE));
         assert_eq!(pause(Remaining::InUse), Some(2 * EMPTIED_PAUSE));
         assert_eq!(pause(Remaining::BeingEmptied), Some(EMPTIED_PAUSE));

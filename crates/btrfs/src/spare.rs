@@ -34,7 +34,26 @@ impl Spares {
 
     /// Frees all that is kept.
     pub(crate) fn free(&self) {
+        // Freed after the lock is released.
         let kept = std::mem::take(&mut *self.kept.lock());
         drop(kept);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_kept_up_to_the_bound_until_they_are_freed() {
+        let spares = Spares::new(2);
+        for _ in 0..3 {
+            spares.give(vec![7; 10]);
+        }
+        assert_eq!(spares.take(), Some(Vec::new()));
+        spares.give(Vec::with_capacity(10));
+        assert_eq!(spares.kept.lock().len(), 2);
+        spares.free();
+        assert_eq!(spares.take(), None);
     }
 }

@@ -23,7 +23,12 @@ pub enum Target<'t> {
     /// A directory that is made, or an empty one.
     Dir(&'t Path),
     /// An archive.
-    Archive(Box<dyn Write + 't>),
+    Archive {
+        /// Gets the archive.
+        out: Box<dyn Write + 't>,
+        /// A directory with room for the layer.
+        spool_dir: &'t Path,
+    },
 }
 
 /// The layer of an image, kept in a file without a name until it is complete: its digest names it.
@@ -55,16 +60,14 @@ impl Write for OciWriter<'_> {
 }
 
 impl<'t> OciWriter<'t> {
-    /// What is written to it is the layer, an archive. A target that is a directory is made, and has
-    /// room for the layer; that of an archive is kept in `spool_dir`.
+    /// What is written to it is the layer, an archive.
     ///
     /// # Errors
     /// Those of the file systems; a directory that is not empty.
-    pub fn new(target: Target<'t>, spool_dir: &Path) -> io::Result<Self> {
-        let out = Out::new(target)?;
-        let spool_dir = match &out {
-            Out::Dir(dir) => &dir.path,
-            Out::Archive(_) => spool_dir,
+    pub fn new(target: Target<'t>) -> io::Result<Self> {
+        let (out, spool_dir) = match target {
+            Target::Dir(dir) => (Out::Dir(LayoutDir::create(dir)?), dir),
+            Target::Archive { out, spool_dir } => (Out::Archive(TarWriter::new(out)), spool_dir),
         };
         Ok(Self {
             layer: tempfile::tempfile_in(spool_dir)?,
@@ -125,17 +128,10 @@ enum Out<'t> {
     Archive(TarWriter<Box<dyn Write + 't>>),
 }
 
-impl<'t> Out<'t> {
-    fn new(target: Target<'t>) -> io::Result<Self> {
-        Ok(match target {
-            Target::Dir(dir) => Self::Dir(LayoutDir::create(dir)?),
-            Target::Archive(out) => Self::Archive(TarWriter::new(out)),
-        })
-    }
-
+impl Out<'_> {
     fn dir(&mut self, path: &str) -> io::Result<()> {
         match self {
-            Self::Dir(dir) => fs::create_dir_all(dir.path.join(path)),
+            Self::Dir(dir) => dir.make(path, |path| fs::create_dir(path)),
             Self::Archive(tar) => tar.entry(path.as_bytes(), &meta(0o755), TarKind::Dir),
         }
     }
@@ -143,7 +139,7 @@ impl<'t> Out<'t> {
     fn file(&mut self, path: &str, from: &mut dyn Read, size_bytes: u64) -> io::Result<()> {
         match self {
             Self::Dir(dir) => {
-                let mut file = File::create(dir.path.join(path))?;
+                let mut file = dir.make(path, |path| File::create_new(path))?;
                 io::copy(from, &mut file)?;
                 Ok(())
             }
@@ -168,7 +164,7 @@ impl<'t> Out<'t> {
     fn finish(self) -> io::Result<()> {
         match self {
             Self::Dir(mut dir) => {
-                dir.is_complete = true;
+                dir.made.clear();
                 Ok(())
             }
             Self::Archive(tar) => tar.finish().map(drop),
@@ -176,12 +172,12 @@ impl<'t> Out<'t> {
     }
 }
 
-/// A directory that becomes a layout. What is in it goes again unless the layout becomes complete.
+/// A directory that becomes a layout. Nothing in it is replaced: another process may make a layout
+/// there after this one has found the directory empty.
 struct LayoutDir {
     path: PathBuf,
-    /// It was not there before.
-    is_new: bool,
-    is_complete: bool,
+    /// What goes again unless the layout becomes complete, in the order in which it was made.
+    made: Vec<PathBuf>,
 }
 
 impl LayoutDir {
@@ -193,24 +189,23 @@ impl LayoutDir {
         }
         Ok(Self {
             path: path.to_owned(),
-            is_new,
-            is_complete: false,
+            made: if is_new { vec![path.to_owned()] } else { Vec::new() },
         })
+    }
+
+    fn make<T>(&mut self, path: &str, create: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+        let path = self.path.join(path);
+        let created = create(&path)?;
+        self.made.push(path);
+        Ok(created)
     }
 }
 
 impl Drop for LayoutDir {
     fn drop(&mut self) {
-        if self.is_complete {
-            return;
-        }
-        // The error that is on its way says more than one of these.
-        for name in ["index.json", "oci-layout"] {
-            let _ = fs::remove_file(self.path.join(name));
-        }
-        let _ = fs::remove_dir_all(self.path.join("blobs"));
-        if self.is_new {
-            let _ = fs::remove_dir(&self.path);
+        for path in self.made.iter().rev() {
+            // A file or an empty directory. The caller gets the error that has led here.
+            let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
         }
     }
 }
@@ -232,4 +227,54 @@ fn sha256(bytes: &[u8]) -> String {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layer(dir: &Path) -> TarWriter<OciWriter<'_>> {
+        TarWriter::of_layer(OciWriter::new(Target::Dir(dir)).unwrap())
+    }
+
+    fn names(dir: &Path) -> Vec<std::ffi::OsString> {
+        let mut names: Vec<_> = fs::read_dir(dir)
+            .unwrap()
+            .map(|name| name.unwrap().file_name())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn of_two_images_in_one_directory_the_first_to_be_complete_stays() {
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = scratch.path().join("layout");
+        let (first, second) = (layer(&dir), layer(&dir));
+        let finish = |layer: TarWriter<OciWriter<'_>>, tag| {
+            let layer = layer.finish().unwrap();
+            layer.finish(&Platform::default(), Some(tag)).map(drop)
+        };
+        finish(second, "second").unwrap();
+        let index = fs::read(dir.join("index.json")).unwrap();
+        let error = finish(first, "first").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(names(&dir), ["blobs", "index.json", "oci-layout"]);
+        assert_eq!(fs::read(dir.join("index.json")).unwrap(), index);
+        assert_eq!(names(&dir.join("blobs/sha256")).len(), 3);
+    }
+
+    #[test]
+    fn of_an_image_that_is_given_up_only_what_was_there_before_stays() {
+        let scratch = tempfile::tempdir().unwrap();
+        drop(layer(&scratch.path().join("new")));
+        drop(layer(scratch.path()));
+        assert!(names(scratch.path()).is_empty());
+
+        // The index cannot be written.
+        let layer = layer(scratch.path()).finish().unwrap();
+        fs::create_dir(scratch.path().join("index.json")).unwrap();
+        layer.finish(&Platform::default(), None).unwrap_err();
+        assert_eq!(names(scratch.path()), ["index.json"]);
+    }
 }

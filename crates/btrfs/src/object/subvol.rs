@@ -137,15 +137,15 @@ pub struct Subvol {
     pub(crate) dead: AtomicBool,
     /// The next inode number; 0 while it is not known.
     pub(crate) next_ino: AtomicU64,
-    /// References at the last look at whether it is in use; 0 before the first.
+    /// Users at the last call of [`Self::is_being_emptied`]; 0 before the first.
     pub(crate) seen_users: AtomicUsize,
 }
 
 impl Subvol {
-    /// It is in use, by fewer than at the last look: Linux forgets its inodes, and looking at all
-    /// that are in memory for unused ones is not worth while yet.
+    /// It is in use, but has fewer users than at the last call: Linux forgets its inodes, and a look
+    /// for unused ones among all inodes in memory can wait.
     pub(crate) fn is_being_emptied(self: &Arc<Self>) -> bool {
-        // One is the list of deleted subvolumes.
+        // Without the caller's, which is that of the list of deleted subvolumes.
         let users = Arc::strong_count(self) - 1;
         let before = self.seen_users.swap(users, Ordering::Relaxed);
         (1..before).contains(&users)

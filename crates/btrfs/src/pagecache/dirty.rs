@@ -20,8 +20,8 @@ const BLOCK_BYTES: usize = BLOCK as usize;
 
 /// Full-size buffers, 32 MiB.
 static SPARES: Spares = Spares::new(32);
-/// Buffers of one block, 16 MiB: random writes need them by the ten thousand, and an allocator looks
-/// for so much in a list that all threads share.
+/// Buffers of one block, 16 MiB. Random writes need tens of thousands of them; glibc's allocator
+/// searches lists for each, under a lock that all threads share.
 static SPARE_BLOCKS: Spares = Spares::new(4096);
 
 /// Where buffers of this capacity are kept.

@@ -61,6 +61,11 @@ impl NewFile {
         })
     }
 
+    /// The directory in which it appears.
+    pub fn dir(&self) -> &Path {
+        dir_of(&self.path)
+    }
+
     /// The open file.
     pub fn file(&self) -> &File {
         &self.file

@@ -130,8 +130,8 @@ impl Rig<'_> {
         Ok(rustix::fs::syncfs(File::open(self.mnt())?)?)
     }
 
-    /// Waits until all that was deleted is gone. By our program on both sides: that of btrfs-progs
-    /// looks once a second.
+    /// Waits until all that was deleted is gone. By our program on both sides: btrfs-progs looks
+    /// once a second, and without a commit, which ours makes, the kernel's cleaner sleeps on.
     fn wait_for_drops(&self) -> Result<()> {
         quietly(self.same_tool(&["subvolume", "sync"]).arg(self.mnt()))
     }

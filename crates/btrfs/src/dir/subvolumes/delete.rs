@@ -134,8 +134,8 @@ fn check_deletable(files: &Files, id: TreeId) -> Result<()> {
     }
 }
 
-/// Has those deleted subvolumes dropped in which nothing is in use any more. Returns what the others
-/// wait for.
+/// Has those deleted subvolumes dropped in which nothing is in use any more. Returns what the
+/// others wait for.
 pub(crate) fn drop_unused(files: &Files) -> Remaining {
     let (unused, remaining) = files.objects().take_unused();
     files.store().queue_drops(unused);

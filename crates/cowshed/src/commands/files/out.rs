@@ -124,7 +124,7 @@ pub fn run_export(args: &ExportArgs, session: &Session<'_>) -> Result<()> {
     match &args.form {
         Form::Tar(args) => {
             let place = start(session, &args.image)?;
-            to_output(args.out.as_deref(), |out| {
+            to_output(args.out.as_deref(), |out, _| {
                 let mut tar = TarWriter::new(BufWriter::with_capacity(STEP_BYTES, out));
                 put_tree(&place, &mut tar)?;
                 tar.finish()?.flush()?;
@@ -134,29 +134,20 @@ pub fn run_export(args: &ExportArgs, session: &Session<'_>) -> Result<()> {
         Form::Oci(args) => {
             let place = start(session, &args.image)?;
             let (platform, tag) = (args.platform.clone().unwrap_or_default(), args.tag.as_deref());
-            let put = |target: Target<'_>, spool_dir: &Path| -> Result<()> {
-                let mut tar = TarWriter::of_layer(OciWriter::new(target, spool_dir)?);
+            let put = |target: Target<'_>| -> Result<()> {
+                let mut tar = TarWriter::of_layer(OciWriter::new(target)?);
                 put_tree(&place, &mut tar)?;
                 tar.finish()?.finish(&platform, tag)?;
                 Ok(())
             };
             match args.out.as_deref().filter(|out| *out != Path::new("-")) {
                 Some(out) if out.extension().is_none_or(|end| end != "tar") => {
-                    put(Target::Dir(out), out).with_context(|| printable(out))
+                    put(Target::Dir(out)).with_context(|| printable(out))
                 }
-                out => {
-                    let spool_dir = match out {
-                        // The directory for temporary files may have no room for a layer.
-                        Some(out) if !out.exists() || out.is_file() => match out.parent() {
-                            Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
-                            _ => PathBuf::from("."),
-                        },
-                        _ => std::env::temp_dir(),
-                    };
-                    to_output(out, |out| {
-                        put(Target::Archive(Box::new(BufWriter::new(out))), &spool_dir)
-                    })
-                }
+                out => to_output(out, |out, spool_dir| {
+                    let out = Box::new(BufWriter::new(out));
+                    put(Target::Archive { out, spool_dir })
+                }),
             }
         }
         Form::Send(args) => {
@@ -181,10 +172,11 @@ pub fn run_export(args: &ExportArgs, session: &Session<'_>) -> Result<()> {
     }
 }
 
-/// Runs with the standard output, or with a file that gets its name when it is complete.
-fn to_output(out: Option<&Path>, run: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
+/// Runs with the standard output, or with a file that gets its name when it is complete; and with a
+/// directory for temporary files that has room for as much: that of the file.
+fn to_output(out: Option<&Path>, run: impl FnOnce(&mut dyn Write, &Path) -> Result<()>) -> Result<()> {
     let Some(path) = out.filter(|out| *out != Path::new("-")) else {
-        return run(&mut io::stdout().lock());
+        return run(&mut io::stdout().lock(), &std::env::temp_dir());
     };
     // A pipe or device is written as it is.
     if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
@@ -192,12 +184,12 @@ fn to_output(out: Option<&Path>, run: impl FnOnce(&mut dyn Write) -> Result<()>)
             .write(true)
             .open(path)
             .with_context(|| printable(path))?;
-        return run(&mut file);
+        return run(&mut file, &std::env::temp_dir());
     }
     crate::unfinished::remove_when_interrupted();
     let write = || -> Result<()> {
         let new = NewFile::create(path)?;
-        run(&mut new.file())?;
+        run(&mut new.file(), new.dir())?;
         Ok(new.finish()?)
     };
     write().with_context(|| printable(path))

@@ -17,7 +17,7 @@ pub struct SyncArgs {
     path: PathBuf,
     /// Numbers of subvolumes; all that are deleted now where none is given
     ids: Vec<String>,
-    /// Seconds between two looks at most: the first are closer together
+    /// Seconds between two looks at most; the first looks are closer together
     #[arg(short, default_value_t = 1)]
     seconds: u64,
 }
@@ -25,9 +25,9 @@ pub struct SyncArgs {
 /// Between the first two looks.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
-/// Later, a look comes after this share of the time so far: what is gone is noticed as much later
-/// at most.
-const PART: u32 = 16;
+/// Later, a pause is the time waited so far divided by this: what is gone is noticed that much
+/// later at most.
+const WAITED_BY_PAUSE: u32 = 16;
 
 pub fn run(args: &SyncArgs) -> Result<u8> {
     let mut images = Images::to_write();
@@ -62,7 +62,7 @@ pub fn run(args: &SyncArgs) -> Result<u8> {
             break;
         }
         // Most are gone soon.
-        let pause = FIRST_PAUSE.max(started.elapsed() / PART);
+        let pause = FIRST_PAUSE.max(started.elapsed() / WAITED_BY_PAUSE);
         std::thread::sleep(pause.min(pause_max));
     }
     drop(place);
