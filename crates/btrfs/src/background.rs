@@ -1,6 +1,8 @@
 //! The background thread of a mounted volume: commits at its interval and when memory for pending
 //! items runs low, starts write-back, and frees what large commits leave behind.
 
+mod drops;
+
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -11,28 +13,7 @@ use crate::files::{Commits, Files};
 use crate::object::Remaining;
 use crate::requests::Wants;
 use crate::{dir, file, pressure};
-
-/// Between two looks at whether a step of dropping a subvolume may come.
-const DROP_PAUSE: Duration = Duration::from_millis(2);
-
-/// Fsyncs and commits of others between two steps. Of the fsyncs of a program two are delayed by a
-/// step: one waits for the drop itself, the next for the rest of the commit. That is one in five
-/// hundred.
-const SYNCS_BETWEEN_DROPS: u64 = 1000;
-
-/// As long as this at most, where others sync.
-const DROP_PAUSE_MAX: Duration = Duration::from_millis(250);
-
-/// After so long without an fsync or commit of others, there are none to give way to. Much longer
-/// than one fsync takes, also where it waits for the device or a processor.
-const SYNC_LULL: Duration = Duration::from_millis(25);
-
-/// Between two looks at a deleted subvolume that is in use.
-const IN_USE_PAUSE: Duration = Duration::from_secs(1);
-
-/// Between two looks at a deleted subvolume while Linux forgets its inodes. Doubled after each look
-/// at which it has forgotten none since the one before.
-const EMPTIED_PAUSE: Duration = Duration::from_millis(50);
+use drops::{DROP_PAUSE, DropDue, Steps, Unloading};
 
 /// Memory that was freed is returned so long after, when nothing was changed in between: under load
 /// it is wanted again at once.
@@ -69,8 +50,10 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
     let mut drop_due = DropDue::default();
     let mut returning = Returning::default();
     let mut steps = Steps::default();
+    let mut unloading = Unloading::default();
     loop {
-        let mut wants = match inbox.wait(Some(drop_due.next().min(due).min(returning.due)), Wants::take) {
+        let next = drop_due.next().min(due).min(returning.due).min(unloading.next());
+        let mut wants = match inbox.wait(Some(next), Wants::take) {
             Wake::Ready(wants) => wants,
             Wake::Due => Wants::default(),
             Wake::Stop => return,
@@ -78,6 +61,10 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
         wants.return_memory |= !wants.garbage.is_empty();
         for edits in std::mem::take(&mut wants.garbage) {
             free(inbox, files, edits);
+        }
+        if now() >= unloading.next() {
+            let holds = files.upgrade().map_or(0, |files| files.store().txn().holds());
+            unloading.step(now(), holds);
         }
         if wants.return_memory || now() >= returning.due {
             let Some(files) = files.upgrade() else { return };
@@ -114,7 +101,8 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
         }
         // A look that is due later stays due: commits in between do not cancel it.
         if drops {
-            let remaining = dir::subvolumes::drop_unused(&files);
+            let (remaining, gone) = dir::subvolumes::drop_unused(&files, |tree| file::discard_dirty_in(&files, tree));
+            unloading.add(gone, now());
             drop_due.looked(remaining, now());
             drops = remaining != Remaining::BeingEmptied || files.store().queued_drops() > 0;
             if !drops && !wants.commit && !is_due() {
@@ -162,63 +150,6 @@ fn free(inbox: &Inbox<Wants>, files: &Weak<Files>, edits: Arc<FrozenEdits>) {
     }
 }
 
-/// When a step of dropping subvolumes is to be thought of.
-#[derive(Debug, Default)]
-struct DropDue {
-    step: Option<Duration>,
-    /// The look whether deletions have paused.
-    deletions: Option<Duration>,
-    /// Before the last look at deleted subvolumes that are in use; zero where there was none since
-    /// the last deletion.
-    look_pause: Duration,
-}
-
-impl DropDue {
-    fn next(&self) -> Duration {
-        let all = [self.step, self.deletions].into_iter().flatten();
-        all.min().unwrap_or(Duration::MAX)
-    }
-
-    fn note(&mut self, wants: &Wants, inbox: &Inbox<Wants>) {
-        let now = inbox.monotonic();
-        if let Some(deletions) = wants.deletions {
-            self.deletions.get_or_insert(deletions.due());
-            self.look_pause = Duration::ZERO;
-        }
-        if self.deletions.is_some_and(|at| now >= at) {
-            self.deletions = inbox.with(|wants| pause_of_deletions(wants, now));
-            if self.deletions.is_none() {
-                self.step = Some(now);
-            }
-        }
-        if wants.drop {
-            // Sooner than the next look at one that is in use.
-            let soon = now.saturating_add(DROP_PAUSE);
-            self.step = Some(self.step.map_or(soon, |due| due.min(soon)));
-        }
-    }
-
-    /// Deleted subvolumes were looked at.
-    fn looked(&mut self, remaining: Remaining, now: Duration) {
-        self.look_pause = match remaining {
-            Remaining::None => Duration::ZERO,
-            Remaining::BeingEmptied => EMPTIED_PAUSE,
-            Remaining::InUse => (2 * self.look_pause).clamp(EMPTIED_PAUSE, IN_USE_PAUSE),
-        };
-        self.step = (remaining != Remaining::None).then(|| now.saturating_add(self.look_pause));
-    }
-}
-
-/// When to look again whether deletions have paused; `None`: they have, or went on for long.
-fn pause_of_deletions(wants: &mut Wants, now: Duration) -> Option<Duration> {
-    let due = wants.deletions.as_ref()?.due();
-    if now < due {
-        return Some(due);
-    }
-    wants.deletions = None;
-    None
-}
-
 /// When memory is given back to the system.
 #[derive(Debug)]
 struct Returning {
@@ -256,35 +187,6 @@ impl Returning {
     }
 }
 
-/// When steps of dropping subvolumes come: one after the other where there are no fsyncs, rarely
-/// where there are.
-#[derive(Debug, Default)]
-struct Steps {
-    /// When the last one was over, and [`holds`](btrfs_store::txn::Txn::holds) then.
-    last: Duration,
-    holds_then: u64,
-    /// Those at the last look.
-    holds_seen: u64,
-    /// The last look at which others had synced since the one before.
-    synced: Option<Duration>,
-}
-
-impl Steps {
-    fn may_come(&mut self, now: Duration, holds: u64) -> bool {
-        if holds != self.holds_seen {
-            (self.holds_seen, self.synced) = (holds, Some(now));
-        }
-        let is_quiet = self.synced.is_none_or(|at| now.saturating_sub(at) >= SYNC_LULL);
-        is_quiet
-            || holds.saturating_sub(self.holds_then) >= SYNCS_BETWEEN_DROPS
-            || now.saturating_sub(self.last) >= DROP_PAUSE_MAX
-    }
-
-    fn came(&mut self, now: Duration, holds: u64) {
-        (self.last, self.holds_then, self.holds_seen) = (now, holds, holds);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -295,6 +197,7 @@ mod tests {
     use cowshed_device::{BlockDevice, MemDevice};
     use cowshed_vfs::{Context, FileSystem, Lookup, NodeId, OpenFlags, OpenRequest, Volume as _, WriteFlags};
 
+    use super::drops::IN_USE_PAUSE;
     use super::*;
     use crate::files::EngineOptions;
     use crate::mount::Mount;
@@ -467,32 +370,6 @@ mod tests {
         assert_eq!(dead(), 0);
     }
 
-    #[test]
-    fn a_deleted_subvolume_is_looked_at_soon_while_its_users_become_fewer() {
-        let engine = mount(Arc::new(ManualEnv::new(1)));
-        let _shown = Fs::new(engine.clone(), MountOptions::default()).unwrap();
-        let subvol = engine.objects().subvols.read().values().next().unwrap().clone();
-        let mut users = vec![subvol.clone(); 5];
-        assert!(!subvol.is_being_emptied(), "nothing to compare with yet");
-        assert!(!subvol.is_being_emptied());
-        users.truncate(3);
-        assert!(subvol.is_being_emptied());
-        assert!(!subvol.is_being_emptied(), "as many as before");
-
-        let mut due = DropDue::default();
-        let mut pause = |remaining| {
-            due.looked(remaining, Duration::ZERO);
-            due.step
-        };
-        assert_eq!(pause(Remaining::InUse), Some(EMPTIED_PAUSE));
-        assert_eq!(pause(Remaining::InUse), Some(2 * EMPTIED_PAUSE));
-        assert_eq!(pause(Remaining::BeingEmptied), Some(EMPTIED_PAUSE));
-        let longest = (0..10).filter_map(|_| pause(Remaining::InUse)).last();
-        assert_eq!(longest, Some(IN_USE_PAUSE));
-        assert_eq!(pause(Remaining::None), None);
-        assert_eq!(pause(Remaining::InUse), Some(EMPTIED_PAUSE));
-    }
-
     /// Deletions that follow each other are dropped together, at most a second after the first.
     #[test]
     fn drops_wait_for_a_pause_of_deletions() {
@@ -531,31 +408,6 @@ mod tests {
             env.until_sleepers(1);
         }
         assert_eq!(dead(), 0);
-    }
-
-    /// A pause of a few milliseconds between two fsyncs does not bring a step.
-    #[test]
-    fn steps_of_a_drop_follow_each_other_and_come_rarely_beside_fsyncs() {
-        let ms = Duration::from_millis;
-        let mut steps = Steps::default();
-        assert!(steps.may_come(ms(1), 0));
-        steps.came(ms(10), 1);
-        assert!(steps.may_come(ms(12), 1), "no fsyncs");
-        steps.came(ms(20), 2);
-        assert!(!steps.may_come(ms(22), 3), "an fsync");
-        assert!(!steps.may_come(ms(24), 3), "a pause between two");
-        assert!(!steps.may_come(ms(46), 4));
-        assert!(!steps.may_come(ms(70), 4));
-        assert!(steps.may_come(ms(71), 4), "no more fsyncs");
-        steps.came(ms(80), 5);
-        assert!(!steps.may_come(ms(82), 5 + SYNCS_BETWEEN_DROPS - 1));
-        assert!(steps.may_come(ms(84), 5 + SYNCS_BETWEEN_DROPS));
-        steps.came(ms(90), 2000);
-        let mut at = ms(90);
-        while !steps.may_come(at, 2000 + at.as_millis() as u64) {
-            at += DROP_PAUSE;
-        }
-        assert_eq!(at, ms(90) + DROP_PAUSE_MAX);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! Never call from inside a file system's method that holds a lock which other methods need: the
 //! kernel may have to finish requests first.
 
+mod held;
 mod notifier;
 mod prune;
 
@@ -69,16 +70,20 @@ pub struct KernelCaches {
     pending: Arc<AtomicU64>,
     /// The number of the mount's device, as mount tables have it.
     device: Option<String>,
+    /// For what processes hold; where the device is known.
+    looks: Option<held::Looks>,
     in_flight: Arc<InFlight>,
     /// To the thread that drops what is below deleted subvolumes, once there was one.
     pruning: OnceLock<Option<Sender<prune::Gone>>>,
 }
 
 impl KernelCaches {
-    /// Starts the thread; it ends with this value.
+    /// Starts the thread; it ends with this value. `is_for_all`: users other than the mounting one
+    /// may enter.
     pub(crate) fn new(
         notifier: Notifier,
         device: Option<String>,
+        is_for_all: bool,
         in_flight: Arc<InFlight>,
     ) -> io::Result<KernelCaches> {
         let (sender, orders) = mpsc::channel::<Vec<Order>>();
@@ -116,6 +121,7 @@ impl KernelCaches {
             orders: sender,
             mover: Mutex::new(Mover::of(thread)),
             pending,
+            looks: device.clone().map(|device| held::Looks::new(device, is_for_all)),
             device,
             in_flight,
             pruning: OnceLock::new(),
@@ -300,6 +306,10 @@ impl Caches for KernelCaches {
             Some(found) if found == device => inode.parse().map_err(|_| Error::NotSupported),
             _ => Err(Error::CrossDevice),
         }
+    }
+
+    fn held(&self) -> Option<Vec<u64>> {
+        self.looks.as_ref()?.look()
     }
 
     fn umask(&self, pid: u32) -> Option<u32> {

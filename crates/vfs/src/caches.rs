@@ -73,6 +73,14 @@ pub trait Caches: Send + Sync {
         Err(Error::NotSupported)
     }
 
+    /// Inode numbers, as callers see them, of what processes may use without a call that says so:
+    /// working directories, open directories, descriptors that only name a file (`O_PATH`). May
+    /// have others, too. The caller is no call of this front end. `None` where that cannot be found
+    /// out, or not now.
+    fn held(&self) -> Option<Vec<u64>> {
+        None
+    }
+
     /// The umask of a call's process ([`crate::Context::pid`]), for calls whose request does not
     /// carry it. The process waits in the call, so its number is not in use by another. `None`
     /// where the umask cannot be read.

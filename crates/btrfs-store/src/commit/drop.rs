@@ -158,7 +158,12 @@ impl Committer<'_> {
         if walk.left == 0 {
             return Ok(Walked::Paused(None));
         }
-        let block = self.store.nodes().load(ptr, walk.id)?;
+        let nodes = self.store.nodes();
+        let block = match ptr.level {
+            // Gone after this, mostly. The way to the next one is read again by the next step.
+            0 => nodes.load_once(ptr, walk.id)?,
+            _ => nodes.load(ptr, walk.id)?,
+        };
         let (refs, is_full) = self.sharing(&block)?;
         let name = match full_parent {
             Some(parent) => RefName::SharedBlock { parent },

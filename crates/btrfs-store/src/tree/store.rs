@@ -129,6 +129,23 @@ impl NodeStore {
 
     /// The block behind `ptr`: from memory, or read and verified.
     pub fn load(&self, ptr: &BlockPtr, tree: TreeId) -> Result<TreeBlock> {
+        if let Some(block) = self.kept(ptr) {
+            return Ok(block);
+        }
+        let block = self.volume.read_block(ptr, tree)?;
+        self.insert_clean(block.clone());
+        Ok(block)
+    }
+
+    /// As [`NodeStore::load`], of a block that will not be wanted again: it is not kept.
+    pub(crate) fn load_once(&self, ptr: &BlockPtr, tree: TreeId) -> Result<TreeBlock> {
+        match self.kept(ptr) {
+            Some(block) => Ok(block),
+            None => self.volume.read_block(ptr, tree),
+        }
+    }
+
+    fn kept(&self, ptr: &BlockPtr) -> Option<TreeBlock> {
         if let Some(slot) = self.shard(ptr.addr).lock().slots.get_mut(&ptr.addr.get()) {
             slot.hot = true;
             // Another pointer may have brought the block here: it must be what this one says, too.
@@ -138,12 +155,10 @@ impl NodeStore {
                     .first_key
                     .is_none_or(|key| !slot.block.is_empty() && slot.block.key(0) == key);
             if is_meant {
-                return Ok(slot.block.clone());
+                return Some(slot.block.clone());
             }
         }
-        let block = self.volume.read_block(ptr, tree)?;
-        self.insert_clean(block.clone());
-        Ok(block)
+        None
     }
 
     /// An empty leaf, which no device has.

@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use btrfs_format::TreeId;
 use btrfs_format::items::compression;
 use cowshed_vfs::Error as Outcome;
 
@@ -368,15 +369,28 @@ fn first_extents(inode: &Arc<Inode>, range: Range<u64>) -> Result<(Vec<Extent>, 
     Ok((found, range.end))
 }
 
-/// Drops dirty data and all extents of a file without names, step by step. No other thread can
-/// reach the inode.
-pub(crate) fn drop_extents_of_deleted(files: &Files, inode: &Arc<Inode>) -> Result<()> {
+/// Drops dirty data of a subvolume's files but those that are open: nothing reads them any more.
+pub(crate) fn discard_dirty_in(files: &Files, tree: TreeId) {
+    let all = files.data().listed_in(tree);
+    let unused = all.iter().filter(|inode| !inode.refs.is_open());
+    unused.for_each(|inode| discard_dirty(files, inode));
+}
+
+/// Drops dirty data of a file that nothing reads any more.
+fn discard_dirty(files: &Files, inode: &Arc<Inode>) {
     if let Some(data) = inode.data.get() {
         let _flush = data.flush.lock();
         let mut state = data.state.lock();
         forget_dirty(files, inode, &mut state, 0..u64::MAX);
         files.data().unlist(inode, &mut state);
-    } else if inode.began_without_extents {
+    }
+}
+
+/// Drops dirty data and all extents of a file without names, step by step. No other thread can
+/// reach the inode.
+pub(crate) fn drop_extents_of_deleted(files: &Files, inode: &Arc<Inode>) -> Result<()> {
+    discard_dirty(files, inode);
+    if inode.data.get().is_none() && inode.began_without_extents {
         debug_assert!(last_below(&inode.tree, inode.ino, u64::MAX).map_or(true, |last| last.is_none()));
         return Ok(());
     }

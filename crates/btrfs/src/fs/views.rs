@@ -92,6 +92,14 @@ impl Viewer for FrontEnd {
             caches.settle();
         }
     }
+
+    fn held(&self) -> Option<Vec<TreeId>> {
+        if self.is_stateless {
+            return None;
+        }
+        let numbers = self.caches.get()?.held()?.into_iter();
+        numbers.map(|number| self.numbering.tree_of_shown(number)).collect()
+    }
 }
 
 /// The subvolumes from one up to the top level.
@@ -321,7 +329,9 @@ impl Drop for Dropping {
 mod tests {
     use cowshed_runtime::FixedEnv;
     use cowshed_vfs::fs::NewNode;
-    use cowshed_vfs::{Context, FileKind, FileSystem, Handle, Lookup, OpenFlags, OpenRequest, Subvolumes, WriteFlags};
+    use cowshed_vfs::{
+        Context, FileKind, FileSystem, Handle, Lookup, OpenFlags, OpenRequest, Subvolumes, Volume as _, WriteFlags,
+    };
 
     use super::*;
     use crate::files::EngineOptions;
@@ -474,6 +484,92 @@ mod tests {
         assert!(table.counts().1 > FILES / 2, "{:?}", table.counts());
         assert!(nodes.iter().all(|node| fs.getattr(&ctx, *node, None).is_ok()));
         fs.destroy();
+    }
+
+    /// A front end that knows what processes hold, or does not.
+    #[derive(Default)]
+    struct Holding(std::sync::Mutex<Option<Vec<u64>>>);
+
+    impl Caches for Holding {
+        fn attributes_changed(&self, _: NodeId) {}
+        fn content_changed(&self, _: NodeId, _: Vec<Range<u64>>) {}
+        fn content_lost(&self, _: NodeId, _: Vec<Range<u64>>) {}
+        fn settle(&self) {}
+        fn held(&self) -> Option<Vec<u64>> {
+            self.0.lock().unwrap().clone()
+        }
+    }
+
+    /// What is remembered, but not used, keeps nothing; nor does data that is not written yet.
+    #[test]
+    fn deleted_subvolume_that_is_remembered_is_dropped_unless_a_process_holds_something_in_it() {
+        let (one, ctx) = first();
+        let two = one.beside(MountOptions::default()).unwrap();
+        let (holding, other) = (Arc::<Holding>::default(), Arc::<Holding>::default());
+        one.set_caches(holding.clone());
+        two.set_caches(other.clone());
+        *other.0.lock().unwrap() = Some(Vec::new());
+        let inodes = |fs: &Fs| fs.mount().objects().inodes.counts();
+        let at_first = inodes(&one);
+        Subvolumes::create(&one, &ctx, ROOT, b"sub").unwrap();
+        let root = found(&one, &ctx, b"sub").unwrap();
+        assert_eq!(found(&two, &ctx, b"sub"), Some(root));
+        let request = OpenRequest {
+            flags: OpenFlags::WRITE,
+            kill_suidgid: false,
+        };
+        let (file, opened) = FileSystem::create(&one, &ctx, root, b"file", 0o644, &request).unwrap();
+        one.write(&ctx, file.node, opened.handle, 0, &[1; 100_000], WriteFlags::empty())
+            .unwrap();
+        let dir = one.mkdir(&ctx, root, b"dir", 0o755).unwrap();
+        two.lookup(&ctx, root, b"dir").unwrap();
+        Subvolumes::delete(&one, &ctx, ROOT, b"sub").unwrap();
+        let is_dropped = || {
+            // The second look finds what the first one has taken out.
+            let discard = |tree| crate::file::discard_dirty_in(one.mount(), tree);
+            let looks = [0, 1].map(|_| crate::dir::subvolumes::drop_unused(one.mount(), discard).0);
+            looks.contains(&crate::object::Remaining::None)
+        };
+        assert!(!is_dropped(), "what is held is not known");
+        let hold = |numbers: Option<Vec<u64>>| *holding.0.lock().unwrap() = numbers;
+        hold(Some(Vec::new()));
+        assert!(!is_dropped(), "a file is open");
+        assert!(one.getattr(&ctx, file.node, None).is_ok());
+        assert_eq!(
+            one.getattr(&ctx, dir.node, None),
+            Err(Errno::Stale),
+            "nobody asks any more"
+        );
+        one.release(file.node, opened.handle);
+        let root_shown = one.numbering.shown(TreeId(256), btrfs_format::ObjectId::FIRST_FREE);
+        for held in [vec![root_shown], vec![300, 2]] {
+            hold(Some(held));
+            assert!(!is_dropped(), "a working directory in it, or in a stand-in");
+        }
+        hold(Some(vec![300, 1, 256]));
+        *other.0.lock().unwrap() = None;
+        assert!(!is_dropped(), "the other view does not know");
+        assert!(one.getattr(&ctx, file.node, None).is_ok());
+        *other.0.lock().unwrap() = Some(vec![301]);
+        let dirty = || one.mount().data().dirty_bytes();
+        assert!(dirty() >= 100_000);
+        assert!(is_dropped());
+        assert_eq!((dirty(), inodes(&one)), (0, at_first));
+        one.mount().commit().unwrap();
+        let dead = btrfs_store::commit::dead_subvolumes(one.mount().store().forest()).unwrap();
+        assert_eq!(dead, []);
+        for (fs, node) in [
+            (&one, file.node),
+            (&one, dir.node),
+            (&two, dir.node),
+            (&one, root),
+            (&two, root),
+        ] {
+            assert_eq!(fs.getattr(&ctx, node, None), Err(Errno::Stale));
+            fs.forget(node, 1);
+        }
+        two.destroy();
+        one.destroy();
     }
 
     #[test]

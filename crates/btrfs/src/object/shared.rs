@@ -197,6 +197,11 @@ impl FileShared {
     pub(crate) fn listed(&self) -> Vec<Arc<Inode>> {
         self.dirty.lock().values().cloned().collect()
     }
+    /// As [`FileShared::listed`], of one subvolume.
+    pub(crate) fn listed_in(&self, tree: TreeId) -> Vec<Arc<Inode>> {
+        let all = (tree, ObjectId(0))..=(tree, ObjectId(u64::MAX));
+        self.dirty.lock().range(all).map(|(_, inode)| inode.clone()).collect()
+    }
     pub(crate) fn first_listed(&self) -> Option<Arc<Inode>> {
         self.dirty.lock().values().next().cloned()
     }

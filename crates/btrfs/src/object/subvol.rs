@@ -1,8 +1,8 @@
 //! Subvolumes in memory, and the objects of all of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
 use btrfs_store::Forest;
@@ -10,6 +10,7 @@ use btrfs_store::rank::LockRank;
 use btrfs_store::tree::Tree;
 use cowshed_runtime::lock::{Mutex, RwLock};
 
+use super::inode::Inode;
 use super::table::InodeTable;
 use super::views::Views;
 use crate::compression::compress::CompressPolicy;
@@ -95,13 +96,29 @@ impl Objects {
         self.dying.lock().push(subvol.clone());
     }
 
-    /// Ids of deleted subvolumes that are unused now, and what the others wait for.
-    pub(crate) fn take_unused(&self) -> (Vec<TreeId>, Remaining) {
+    /// Deleted subvolumes that are unused now, what the others wait for, and what is to be freed.
+    /// `discard` drops dirty data of a subvolume in which processes hold nothing but open files.
+    pub(crate) fn take_unused(&self, discard: impl Fn(TreeId)) -> (Vec<TreeId>, Remaining, Vec<Arc<Inode>>) {
         let all = std::mem::take(&mut *self.dying.lock());
         let (emptied, stopped): (Vec<_>, Vec<_>) = all.into_iter().partition(|subvol| subvol.is_being_emptied());
-        let in_use = self.inodes.evict_subvolumes(&stopped);
-        let is_used = |subvol: &Arc<Subvol>| in_use.contains(&subvol.id);
-        let (used, unused): (Vec<_>, Vec<_>) = stopped.into_iter().partition(is_used);
+        let mut used: Vec<_> = stopped.iter().filter(|subvol| subvol.users() > 0).collect();
+        let mut gone = Vec::new();
+        if !used.is_empty() {
+            let held = self.views.held();
+            let is_held = |id: &TreeId| held.as_ref().is_none_or(|held| held.contains(id));
+            let dead: HashMap<_, _> = used.iter().map(|subvol| (subvol.id, is_held(&subvol.id))).collect();
+            dead.iter()
+                .filter(|(_, is_held)| !**is_held)
+                .for_each(|(id, _)| discard(*id));
+            gone = self.inodes.evict_subvolumes(&dead);
+            let mut gone_of = HashMap::<TreeId, usize>::new();
+            gone.iter()
+                .for_each(|inode| *gone_of.entry(inode.subvol.id).or_default() += 1);
+            // Each of those that are gone is a user yet.
+            used.retain(|subvol| subvol.users() > gone_of.get(&subvol.id).copied().unwrap_or(0));
+        }
+        let used: HashSet<_> = used.into_iter().map(|subvol| subvol.id).collect();
+        let (used, unused): (Vec<_>, Vec<_>) = stopped.into_iter().partition(|subvol| used.contains(&subvol.id));
         let mut dying = self.dying.lock();
         let remaining = if dying.is_empty() && used.is_empty() && emptied.is_empty() {
             Remaining::None
@@ -112,7 +129,7 @@ impl Objects {
         };
         dying.extend(emptied);
         dying.extend(used);
-        (unused.iter().map(|subvol| subvol.id).collect(), remaining)
+        (unused.iter().map(|subvol| subvol.id).collect(), remaining, gone)
     }
 }
 
@@ -142,11 +159,18 @@ pub struct Subvol {
 }
 
 impl Subvol {
+    /// What has a reference beside the caller, which has one: inodes in memory, those that are
+    /// parked, calls. One that is deleted gets no more once it has none.
+    fn users(self: &Arc<Self>) -> usize {
+        let users = Arc::strong_count(self) - 1;
+        // Pairs with the release of the last other reference.
+        fence(Ordering::Acquire);
+        users
+    }
     /// It is in use, but has fewer users than at the last call: Linux forgets its inodes, and a look
     /// for unused ones among all inodes in memory can wait.
     pub(crate) fn is_being_emptied(self: &Arc<Self>) -> bool {
-        // Without the caller's, which is that of the list of deleted subvolumes.
-        let users = Arc::strong_count(self) - 1;
+        let users = self.users();
         let before = self.seen_users.swap(users, Ordering::Relaxed);
         (1..before).contains(&users)
     }

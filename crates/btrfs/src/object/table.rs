@@ -20,7 +20,7 @@
 //!
 //! Locks: one per shard, a leaf of [`btrfs_store::rank`].
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
@@ -48,6 +48,8 @@ const FILE_BYTES: u64 = 512;
 const FILES_PER_SHARD_MIN: u64 = 16;
 /// Files looked at when one more comes.
 const PARK_STEPS: usize = 2;
+/// Inodes of a deleted subvolume that go while a lock is held.
+const EVICTED_AT_ONCE: usize = 64;
 /// Tables of fewer entries do not shrink.
 const SHRINK_MIN: usize = 1024;
 
@@ -368,36 +370,41 @@ impl InodeTable {
         all
     }
 
-    /// Drops the inodes of these subvolumes that are not in use; those of which some are left. The
-    /// caller has one reference to each. All inodes in memory are looked at once, and only where
-    /// one may be of these.
-    pub(crate) fn evict_subvolumes(&self, dead: &[Arc<Subvol>]) -> HashSet<TreeId> {
-        // Each inode in memory, and each that is parked, has a reference, too.
-        let has_inodes = |subvol: &&Arc<Subvol>| Arc::strong_count(subvol) > 1;
-        let trees: HashSet<_> = dead.iter().filter(has_inodes).map(|subvol| subvol.id).collect();
-        // Pairs with the release of the last other reference.
-        fence(Ordering::Acquire);
-        let mut left = HashSet::new();
-        if trees.is_empty() {
-            return left;
-        }
+    /// Takes the inodes of deleted subvolumes out that are not in use, and returns them: to free a
+    /// million takes its time. With each subvolume comes whether processes hold anything in it but
+    /// open files. Where they do not, lookups are no use: what Linux remembers is never asked for.
+    pub(crate) fn evict_subvolumes(&self, dead: &HashMap<TreeId, bool>) -> Vec<Arc<Inode>> {
+        let is_used = |inode: &Arc<Inode>| {
+            let is_free = match dead.get(&inode.tree.id()) {
+                Some(false) => !inode.refs.is_open(),
+                Some(true) | None => inode.refs.is_idle(),
+            };
+            !(is_alone(inode) && is_free)
+        };
+        let mut gone = Vec::new();
         for shard in &self.shards {
-            let mut shard = shard.lock();
-            let before = shard.inodes.len();
-            shard.inodes.retain(|id, inode| {
-                if !trees.contains(&id.0) {
-                    return true;
+            let of_these: Vec<_> = {
+                let mut shard = shard.lock();
+                shard.parked.retain(|id, _| dead.get(&id.0) != Some(&false));
+                shrink(&mut shard.parked);
+                // The ids alone are quickly looked at, in the table itself.
+                let ids = shard.inodes.keys();
+                ids.filter(|id| dead.contains_key(&id.0)).copied().collect()
+            };
+            gone.reserve(of_these.len());
+            for some in of_these.chunks(EVICTED_AT_ONCE) {
+                let mut shard = shard.lock();
+                for id in some {
+                    if shard.inodes.get(id).is_some_and(|inode| !is_used(inode)) {
+                        gone.extend(shard.inodes.remove(id));
+                        shard.evictions += 1;
+                    }
                 }
-                let is_used = !(is_alone(inode) && inode.refs.is_idle());
-                if is_used {
-                    left.insert(id.0);
-                }
-                is_used
-            });
-            shard.evictions += (before - shard.inodes.len()) as u64;
-            left.extend(shard.parked.keys().map(|id| id.0).filter(|tree| trees.contains(tree)));
+            }
+            shrink(&mut shard.lock().inodes);
         }
-        left
+        self.views.forget(&gone);
+        gone
     }
 
     /// Drops every inode without references: what memory pressure would do.

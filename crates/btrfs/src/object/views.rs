@@ -8,7 +8,7 @@
 //!
 //! Locks: the table of views, and one for each shard of references, held for moments.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -49,6 +49,9 @@ pub(crate) trait Viewer: Send + Sync {
     fn listing_changed(&self, dir: &Inode);
     /// All that was told is dropped when this returns, or after a bounded time.
     fn settle(&self);
+    /// The subvolumes in which processes may use something without a call that says so. `None`
+    /// where that cannot be found out.
+    fn held(&self) -> Option<Vec<TreeId>>;
 }
 
 /// What a view knows of the others.
@@ -253,6 +256,27 @@ impl Views {
         let held = self.shard(inode).lock();
         let refs = refs_of(&held, id, inode);
         refs.lookups > 0 || refs.opens > 0
+    }
+
+    /// The subvolumes in which processes may use something that no view knows of: files that are
+    /// open are not meant. `None` where that cannot be found out.
+    pub(crate) fn held(&self) -> Option<HashSet<TreeId>> {
+        let viewers: Vec<_> = {
+            let table = self.table.lock();
+            table.views.iter().map(|view| view.viewer.clone()).collect()
+        };
+        let mut held = HashSet::new();
+        for viewer in viewers {
+            held.extend(viewer.held()?);
+        }
+        Some(held)
+    }
+
+    /// What views refer to of inodes that left memory is not known any more.
+    pub(super) fn forget(&self, gone: &[Arc<Inode>]) {
+        for inode in gone {
+            self.shard(inode).lock().remove(&(inode.tree.id(), inode.ino));
+        }
     }
 
     /// The inodes of a tree that are open.

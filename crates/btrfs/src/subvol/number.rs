@@ -161,6 +161,16 @@ impl Numbering {
         }
     }
 
+    /// The subvolume of an inode by the number that it shows. `None` where the number does not say it.
+    pub(crate) fn tree_of_shown(&self, shown: u64) -> Option<TreeId> {
+        // The kernel's own, until it has asked for attributes.
+        if shown == NodeId::ROOT.0 {
+            return Some(self.mounted);
+        }
+        let says_tree = shown >= ObjectId::FIRST_FREE.0 && shown & ODD_BIT == 0;
+        says_tree.then(|| self.inode_of(NodeId(shown)).map(|(tree, _)| tree))?
+    }
+
     /// The generation that goes with a node id in file handles. The kernel keeps 32 bits of it, and
     /// has 0 for the root. The tree is part of it: a snapshot has the inode numbers and generations
     /// of its source, and when it is mounted in the source's place a handle must not go from one to
@@ -232,6 +242,20 @@ mod tests {
                     seen.insert(numbering.shown(TreeId(tree), ObjectId(ino))),
                     "{tree} {ino}"
                 );
+            }
+        }
+    }
+
+    #[test]
+    fn shown_numbers_say_their_subvolume_or_nothing() {
+        let numbering = numbering(1);
+        assert_eq!(numbering.tree_of_shown(NodeId::ROOT.0), Some(MOUNTED));
+        for tree in [5, 256, (1 << 22) - 1, 1 << 22, (1 << 30) - 1, 1 << 30, 1 << 40] {
+            for ino in [256, (1 << 32) - 1, 1 << 32, (1 << 40) - 1, PLACEHOLDER_INO_BIT | 1] {
+                let shown = numbering.shown(TreeId(tree), ObjectId(ino));
+                let said = numbering.tree_of_shown(shown);
+                let is_plain = ino < PLACEHOLDER_INO_BIT && (tree < 1 << 22 || tree < 1 << 30 && ino < 1 << 32);
+                assert_eq!(said, is_plain.then_some(TreeId(tree)), "{tree} {ino}");
             }
         }
     }

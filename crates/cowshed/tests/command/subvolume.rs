@@ -1,10 +1,13 @@
 //! `subvolume`: made, listed, shown and deleted on a mount, and seen at once by other programs.
 
 use std::fs::{self, File};
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use cowshed_harness::{KernelVolume, need};
+use rustix::fs::{Mode, OFlags};
 
 use crate::extents::{Mounted, mounted};
 use crate::mount::{Guard, unmount};
@@ -146,6 +149,92 @@ fn name_of_a_large_deleted_subvolume_is_free_at_once_and_the_rest_goes_when_noth
     assert_eq!(fs::read_to_string(at("jobs/over")).unwrap(), "over");
     cowshed_harness::run("umount", &[&over]).unwrap();
     assert_eq!(fs::read_to_string(at("jobs/new")).unwrap(), "new");
+    unmount(&mnt);
+    drop(guard);
+    scratch.assert_clean();
+}
+
+/// Linux tells a server of open files alone. A working directory, an open directory, a descriptor
+/// that only names a file: each keeps a deleted subvolume as it is. Without any it goes at once, with
+/// data that was never written.
+#[test]
+fn deleted_subvolume_stays_while_a_process_is_in_it_and_goes_before_its_data_is_written() {
+    const FILES: usize = 2000;
+    let Some(Mounted { scratch, mnt }) = mounted() else {
+        return;
+    };
+    let guard = Guard(&mnt);
+    let jobs = mnt.join("jobs");
+    let dir = jobs.join("dir");
+    let fill = || {
+        run("subvolume create {}", &[&jobs]).ok();
+        fs::create_dir(&dir).unwrap();
+        for n in 0..FILES {
+            fs::write(dir.join(n.to_string()), n.to_string()).unwrap();
+        }
+        run("sync {}", &[&mnt]).ok();
+    };
+    // The tree of the image as it was written last; a drop commits by itself.
+    let is_there = || {
+        run("inspect tree -t root {}", &[&scratch.image])
+            .text()
+            .contains("ORPHAN ORPHAN_ITEM")
+    };
+    let delete = || {
+        run("subvolume delete {}", &[&jobs]).ok();
+        run("sync {}", &[&mnt]).ok();
+    };
+    let stays = || {
+        delete();
+        std::thread::sleep(Duration::from_secs(2));
+        assert!(is_there());
+    };
+    let goes = || within(Duration::from_secs(20), "the deleted one is dropped", || !is_there());
+
+    fill();
+    let mut inside = Command::new("sh")
+        .args(["-c", "cd \"$1\" && read go && cat 77 && ls | wc -l", "sh"])
+        .arg(&dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It is there once its working directory is.
+    let its_dir = format!("/proc/{}/cwd", inside.id());
+    eventually("the shell is in the directory", || {
+        fs::read_link(&its_dir).is_ok_and(|at| at == dir)
+    });
+    stays();
+    inside.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let ended = cowshed_harness::limit::wait(&mut inside, Duration::from_secs(20)).unwrap();
+    assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+    let mut said = String::new();
+    inside.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(said.trim(), format!("77{FILES}"));
+    goes();
+
+    for flags in [OFlags::RDONLY | OFlags::DIRECTORY, OFlags::PATH] {
+        fill();
+        let open = rustix::fs::open(&dir, flags, Mode::empty()).unwrap();
+        stays();
+        let file = rustix::fs::openat(&open, "1234", OFlags::RDONLY, Mode::empty()).unwrap();
+        let mut text = String::new();
+        File::from(file).read_to_string(&mut text).unwrap();
+        assert_eq!(text, "1234");
+        drop(open);
+        goes();
+    }
+
+    fill();
+    fs::write(dir.join("unwritten"), vec![7; 32 << 20]).unwrap();
+    let blocks = || fs::metadata(&scratch.image).unwrap().blocks();
+    let before = blocks();
+    run("subvolume delete {}", &[&jobs]).ok();
+    // The next commit by the clock comes after 30 seconds.
+    within(Duration::from_secs(20), "the deleted one is dropped", || {
+        run("subvolume list -d {}", &[&mnt]).text().is_empty()
+    });
+    assert!((blocks() - before) * 512 < 16 << 20, "its data was not written");
     unmount(&mnt);
     drop(guard);
     scratch.assert_clean();

@@ -4,10 +4,11 @@
 //! call: of a million files two seconds of a processor, in which it holds the lock of the directory
 //! above, and which come with a million FORGETs. A program beside that waits for time slices. So
 //! the name only expires at once, and a thread of low priority names the nodes below to the kernel,
-//! some at a time, with pauses while programs use the mount.
+//! some at a time, with pauses while programs use the mount. The subvolume itself may be gone by then
+//! ([`super::held`]).
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cowshed_vfs::Remembered;
 
@@ -22,6 +23,9 @@ const BATCH: usize = 64;
 /// After each notification while programs use the mount. The kernel frees the memory of nodes some
 /// milliseconds later, all that were evicted meanwhile at once, and delays programs as long.
 const PAUSE: Duration = Duration::from_millis(2);
+
+/// After so long without requests no program uses the mount: one that waits for an answer still does.
+const LULL: Duration = Duration::from_millis(100);
 
 /// After the last notification of a round, and between rounds at least: FORGETs come later than
 /// evictions. The wait doubles while processes still use nodes, up to the other bound.
@@ -62,7 +66,7 @@ pub fn run(notifier: &Notifier, in_flight: &InFlight, gone: &Receiver<Gone>) {
 
 /// Names all nodes of a subvolume that are remembered. None where nothing is left to do.
 fn round(notifier: &Notifier, in_flight: &InFlight, gone: Gone) -> Option<Gone> {
-    let mut seen = in_flight.awaited();
+    let (mut seen, mut used) = (in_flight.awaited(), Instant::now());
     let nodes = (gone.remembered)();
     for batch in nodes.chunks(BATCH) {
         if let Err(error) = notifier.prune(batch) {
@@ -73,11 +77,12 @@ fn round(notifier: &Notifier, in_flight: &InFlight, gone: Gone) -> Option<Gone> 
             return None;
         }
         let awaited = in_flight.awaited();
-        if awaited == seen {
-            std::thread::yield_now();
-        } else {
-            seen = awaited;
-            std::thread::sleep(PAUSE);
+        if awaited != seen {
+            (seen, used) = (awaited, Instant::now());
+        }
+        match used.elapsed() < LULL {
+            true => std::thread::sleep(PAUSE),
+            false => std::thread::yield_now(),
         }
     }
     (!nodes.is_empty()).then_some(gone)

@@ -135,9 +135,10 @@ fn check_deletable(files: &Files, id: TreeId) -> Result<()> {
 }
 
 /// Has those deleted subvolumes dropped in which nothing is in use any more. Returns what the
-/// others wait for.
-pub(crate) fn drop_unused(files: &Files) -> Remaining {
-    let (unused, remaining) = files.objects().take_unused();
+/// others wait for, and what is to be freed. `discard` drops dirty data of a subvolume, but for open
+/// files.
+pub(crate) fn drop_unused(files: &Files, discard: impl Fn(TreeId)) -> (Remaining, Vec<Arc<Inode>>) {
+    let (unused, remaining, gone) = files.objects().take_unused(discard);
     files.store().queue_drops(unused);
-    remaining
+    (remaining, gone)
 }
