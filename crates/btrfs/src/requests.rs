@@ -142,6 +142,19 @@ impl Background {
         });
     }
 
+    /// Has deleted subvolumes dropped without a wait for a pause of deletions.
+    pub(crate) fn drop_at_once(&self) {
+        let now = self.0.env().monotonic();
+        self.0.change_if(|wants| {
+            if let Some(deletions) = &mut wants.deletions {
+                deletions.first = now.saturating_sub(DELETIONS_MAX);
+                deletions.is_known = false;
+            }
+            wants.drop = true;
+            true
+        });
+    }
+
     /// Frees the overlays of a commit. Large ones are freed by the thread, and this returns before.
     ///
     /// At most one commit's overlays are queued: the caller frees those that are still there.

@@ -185,6 +185,10 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
             // A commit that is started is one that is done.
             btrfs::START_SYNC => {
                 volume.syncfs(ctx, node)?;
+                // What comes after it is a wait for them, often.
+                if let Ok(subvolumes) = volume.subvolumes() {
+                    subvolumes.drop_at_once();
+                }
                 reply(output, &volume.info().generation.to_le_bytes())
             }
             btrfs::WAIT_SYNC => match argument::<U64>(input)?.get() > volume.info().generation {

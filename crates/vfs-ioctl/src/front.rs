@@ -10,13 +10,14 @@ use cowshed_vfs::fs::{DirPlusSink, DirSink, NewNode};
 use cowshed_vfs::{
     Access, Attr, Caches, Capabilities, Context, Done, Entry, Error, FallocateFlags, FileSystem, Handle, InitInfo,
     Ioctl, IoctlReply, Lookup, NodeId, OpenRequest, Opened, RenameFlags, Result, SeekKind, SetAttr, SetXattrFlags,
-    StatFs, TreeClone, Volume, WriteFlags,
+    StatFs, TreeClone, Volume, Wait, WriteFlags,
 };
 
 use crate::counts::Count;
 use crate::grants::Grants;
 use crate::groups::OpenGroups;
 use crate::walks::Walks;
+use crate::wire::btrfs;
 
 /// Clones of trees of one user at a time.
 const USER_CLONES_MAX: usize = 16;
@@ -235,6 +236,13 @@ impl<V: Volume + ?Sized + 'static> FileSystem for Front<V> {
         }
         self.keep_order_after_failed_group(ctx, node, handle)?;
         self.volume.write(ctx, node, handle, offset, data, flags)
+    }
+
+    fn ioctl_wait(&self, _ctx: &Context, _node: NodeId, call: &Ioctl, input: &[u8]) -> Result<Option<Wait>> {
+        match call.cmd {
+            btrfs::SUBVOL_SYNC_WAIT => self.wait_for_drops(input).map(Some),
+            _ => Ok(None),
+        }
     }
 
     fn ioctl(

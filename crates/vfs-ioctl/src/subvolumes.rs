@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use cowshed_vfs::{
-    Access, Context, Error, IoctlReply, ItemKey, NodeId, Received, Result, Search, SubvolumeInfo, Volume,
+    Access, Context, Error, IoctlReply, ItemKey, NodeId, Received, Result, Search, SubvolumeInfo, Volume, Wait,
 };
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -12,7 +12,7 @@ use crate::front::Front;
 use crate::reply::{argument, reply};
 use crate::wire::btrfs::{
     self, InoLookup, InoLookupUser, RDONLY, ReceivedSubvol, RootRef, RootRefs, SPEC_BY_ID, SearchArgs, SearchHeader,
-    SearchKey, SubvolInfo, VolArgs, VolArgs2, put_text, text,
+    SearchKey, SubvolInfo, SubvolWait, VolArgs, VolArgs2, put_text, text,
 };
 use crate::wire::search::{SEARCH, SearchPage};
 use crate::wire::{self, Snapshot, SubvolumePage};
@@ -38,6 +38,44 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
             Err(Error::NotIoctl) => self.ioctl_question(ctx, node, cmd, input, output),
             answer => answer,
         }
+    }
+
+    /// What `SUBVOL_SYNC_WAIT` waits for. As with the kernel, anybody may.
+    pub(crate) fn wait_for_drops(&self, input: &[u8]) -> Result<Wait> {
+        let call: &SubvolWait = argument(input)?;
+        let subvolumes = self.volume().subvolumes()?;
+        let mut waited_for = match call.mode.get() {
+            btrfs::WAIT_FOR_ONE => {
+                let id = call.subvolid.get();
+                if (1..FIRST_ID).contains(&id) || id > LAST_ID {
+                    return Err(Error::Invalid);
+                }
+                match subvolumes.is_deleted(id)? {
+                    None => return Err(Error::NotFound),
+                    Some(false) => return Err(Error::Exists),
+                    Some(true) => vec![id],
+                }
+            }
+            btrfs::WAIT_FOR_QUEUED => subvolumes.all_deleted()?,
+            mode if mode < btrfs::WAIT_MODES => return Err(Error::NotSupported),
+            _ => return Err(Error::Invalid),
+        };
+        if waited_for.is_empty() {
+            return Err(Error::NotFound);
+        }
+        subvolumes.drop_at_once();
+        let volume = self.volume().clone();
+        Ok(Box::new(move || {
+            let state = |id: &u64| volume.subvolumes()?.is_deleted(*id);
+            while let Some(id) = waited_for.last() {
+                match state(id) {
+                    Ok(Some(true)) => return None,
+                    Ok(_) => waited_for.pop(),
+                    Err(error) => return Some(Err(error)),
+                };
+            }
+            Some(Ok(()))
+        }))
     }
 
     /// Calls that make and delete.
@@ -373,6 +411,7 @@ fn described(info: &SubvolumeInfo) -> Result<SubvolInfo> {
 
 /// The lowest number that a subvolume can be deleted by.
 const FIRST_ID: u64 = 256;
+const LAST_ID: u64 = 256_u64.wrapping_neg();
 
 /// Used where the caller's umask cannot be read: the mode allows writing to the owner alone.
 const UMASK_UNKNOWN: u32 = 0o022;

@@ -54,6 +54,9 @@ pub struct NewNode {
 /// Told the outcome of a call that may end after it has returned.
 pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
+/// What a call waits for, asked again and again: `None` while that has not come.
+pub type Wait = Box<dyn FnMut() -> Option<Result<()>> + Send>;
+
 /// A file system. See the module for what holds for all methods.
 pub trait FileSystem: Send + Sync {
     /// Called once, before everything else.
@@ -337,6 +340,14 @@ pub trait FileSystem: Send + Sync {
     ) -> Result<u64> {
         let _ = (ctx, src, dst, len);
         Err(Error::NotSupported)
+    }
+
+    /// What an ioctl waits for, if it is one that may wait for long and gives back nothing. The front
+    /// end ends the wait when the caller is interrupted; it asks for none after
+    /// [`FileSystem::destroy`]. `None`: it is to be answered by [`FileSystem::ioctl`].
+    fn ioctl_wait(&self, ctx: &Context, node: NodeId, call: &Ioctl, input: &[u8]) -> Result<Option<Wait>> {
+        let _ = (ctx, node, call, input);
+        Ok(None)
     }
 
     /// An ioctl with a plain structure (FS_IOC_GETFLAGS, FS_IOC_FSSETXATTR, those of the format).

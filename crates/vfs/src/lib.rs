@@ -40,7 +40,7 @@ pub use caches::{Caches, Remembered};
 pub use compression::{Algorithm, Compression, UnknownCompression};
 pub use cred::{Context, Credentials, Groups};
 pub use error::{Error, Result};
-pub use fs::{Done, FileSystem};
+pub use fs::{Done, FileSystem, Wait};
 pub use subvolumes::{ItemKey, ItemSink, Received, Search, SubvolumeInfo, SubvolumeUsage, Subvolumes, UsageCount};
 pub use tree_clone::{NotCloned, TreeClone, TreeCloneProgress, TreeCloneStep};
 pub use types::*;

@@ -128,6 +128,16 @@ pub trait Subvolumes: Send + Sync {
     /// As [`Subvolumes::delete`], by number. Errors: in addition `NotFound`.
     fn delete_by_id(&self, ctx: &Context, id: u64) -> Result<()>;
 
+    /// Was the subvolume of this number deleted, and is not gone yet? `None`: there is none. For
+    /// everybody.
+    fn is_deleted(&self, id: u64) -> Result<Option<bool>>;
+
+    /// The numbers of all that were deleted and are not gone yet. For everybody.
+    fn all_deleted(&self) -> Result<Vec<u64>>;
+
+    /// Somebody waits until deleted ones are gone.
+    fn drop_at_once(&self);
+
     /// Makes the subvolume whose root directory is `root` read-only, or writable. On disk when this
     /// returns. Errors: `Invalid` (`root` is none), `NotPermitted`, `ReadOnly`.
     fn set_read_only(&self, ctx: &Context, root: NodeId, is_read_only: bool) -> Result<()>;

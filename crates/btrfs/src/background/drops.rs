@@ -57,7 +57,8 @@ impl DropDue {
     pub(super) fn note(&mut self, wants: &Wants, inbox: &Inbox<Wants>) {
         let now = inbox.monotonic();
         if let Some(deletions) = wants.deletions {
-            self.deletions.get_or_insert(deletions.due());
+            let due = deletions.due();
+            self.deletions = Some(self.deletions.map_or(due, |at| at.min(due)));
             self.look_pause = Duration::ZERO;
         }
         if self.deletions.is_some_and(|at| now >= at) {

@@ -117,6 +117,20 @@ impl Subvolumes for Fs {
         Ok(())
     }
 
+    fn is_deleted(&self, id: u64) -> VfsResult<Option<bool>> {
+        let state = subvolumes::is_deleted(&self.mount, TreeId(id));
+        state.map_err(|e| errno("look for a subvolume", e))
+    }
+
+    fn all_deleted(&self) -> VfsResult<Vec<u64>> {
+        let all = subvolumes::all_deleted(&self.mount);
+        all.map_err(|e| errno("look for deleted subvolumes", e))
+    }
+
+    fn drop_at_once(&self) {
+        self.mount.background().drop_at_once();
+    }
+
     fn set_read_only(&self, ctx: &Context, root: NodeId, is_read_only: bool) -> VfsResult<()> {
         let run = || {
             self.check_view_writable()?;

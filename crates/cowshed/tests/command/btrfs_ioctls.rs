@@ -220,6 +220,95 @@ fn ioctls_of_btrfs_answer_as_the_kernels_do() {
     assert_eq!(found.lines().count(), wanted.lines().count());
 }
 
+/// Waits for deleted subvolumes: errors, the end, and callers that are killed or interrupted, more of
+/// them than the server has threads. `sys.argv[2]`: the side.
+const WAITS: &str = r#"
+import signal, time
+top, side = sys.argv[1], sys.argv[2]
+def at(name): return os.path.join(top, name)
+def wait(id, mode=0):
+    return call(top, 0x40109441, struct.pack("<QII", id, mode, 0))[0]
+def made(name):
+    assert vol(top, CREATE, name) == 0
+    id = number(at(name))
+    with open(at(name + "/file"), "w") as file:
+        file.write("x" * 100000)
+    return id
+a = made("a")
+assert wait(a) == errno.EEXIST
+assert wait(9999) == wait(0) == errno.ENOENT
+assert wait(5) == wait(255) == wait(2**64 - 1) == errno.EINVAL
+assert wait(0, 1) == errno.ENOENT, "nothing is deleted"
+assert wait(0, 5) == errno.EINVAL
+# Linux says ENOENT where it is gone after a wait, too.
+GONE = (0, errno.ENOENT)
+if side == "kernel":
+    assert vol(top, DESTROY, "a") == 0
+    assert wait(a) in GONE and wait(a) == errno.ENOENT
+    sys.exit(0)
+assert wait(0, 2) == wait(0, 3) == wait(0, 4) == errno.EOPNOTSUPP
+opened = open(at("a/file"))
+assert vol(top, DESTROY, "a") == 0
+class Alarm(Exception): pass
+def alarm(*_): raise Alarm()
+signal.signal(signal.SIGALRM, alarm)
+def interrupted(mode):
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        wait(a, mode)
+    except Alarm:
+        return True
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+assert interrupted(0) and interrupted(1)
+def waiting(count):
+    children = []
+    for _ in range(count):
+        child = os.fork()
+        if child == 0:
+            opened.close()
+            answer = wait(a)
+            os._exit({0: 1, errno.EAGAIN: 2}.get(answer, 3))
+        children.append(child)
+    return children
+def code(child): return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+killed, others = waiting(20), waiting(20)
+time.sleep(0.5)
+begin = time.monotonic()
+# The mount serves others meanwhile, and another one that shows the same.
+assert sorted(os.listdir(top)) == [] and vol(top, CREATE, "b") == 0
+for child in killed:
+    os.kill(child, signal.SIGKILL)
+# Over io_uring some may not wait.
+assert {code(child) for child in killed} <= {-signal.SIGKILL, 2}
+assert time.monotonic() - begin < 10
+opened.close()
+assert {code(child) for child in others} - {2} == {1}
+assert wait(a) == errno.ENOENT
+assert vol(top, DESTROY, "b") == 0 and wait(0, 1) in GONE and wait(0, 1) == errno.ENOENT
+"#;
+
+#[test]
+fn callers_wait_for_deleted_subvolumes_and_can_be_killed_meanwhile() {
+    let Some(Mounted { scratch, mnt }) = mounted() else {
+        return;
+    };
+    let guard = Guard(&mnt);
+    let script = format!("{HEAD}{WAITS}");
+    run_in(&mnt, "python3", &["-c", &script, ".", "ours"]).unwrap();
+    unmount(&mnt);
+    drop(guard);
+    scratch.assert_clean();
+    // Since Linux 6.13.
+    let (Some(()), Some(())) = (need::kernel_btrfs(), need::tool("python3")) else {
+        return;
+    };
+    let volume = KernelVolume::copy_of(&[&scratch.image]).unwrap();
+    let mounted = volume.mount_with("rw,commit=1").unwrap();
+    run_in(mounted.dir(), "python3", &["-c", &script, ".", "kernel"]).unwrap();
+    mounted.unmount().unwrap();
+}
+
 /// A process stores into a mapping; another takes a snapshot. There is no msync.
 const STORES: &str = r#"
 import mmap

@@ -137,19 +137,24 @@ impl Server {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::atomic::{AtomicI32, Ordering};
 
     use super::*;
+
+    /// A reply that is owed, and what it is sent by.
+    pub fn owed(unique: u64, send: impl FnOnce(&Reply<'_>) + Send + 'static) -> Owed {
+        Owed {
+            unique,
+            send: Some(Box::new(send)),
+        }
+    }
 
     #[test]
     fn dropped_is_an_error() {
         let errno = std::sync::Arc::new(AtomicI32::new(0));
         let told = errno.clone();
-        let owed = Owed {
-            unique: 1,
-            send: Some(Box::new(move |reply| told.store(reply.errno(), Ordering::Relaxed))),
-        };
+        let owed = owed(1, move |reply| told.store(reply.errno(), Ordering::Relaxed));
         let done: cowshed_vfs::Done = Box::new(|outcome| owed.answer(outcome));
         drop(done);
         assert_eq!(errno.load(Ordering::Relaxed), libc::EIO);

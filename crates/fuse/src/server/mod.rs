@@ -18,6 +18,7 @@ pub mod init;
 mod late;
 mod ops;
 mod reply;
+mod waits;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,9 +38,10 @@ use direct::DirectWrites;
 pub use direct::DropPages;
 pub(crate) use in_flight::InFlight;
 pub use init::{Agreed, Wishes};
-use late::{Lent, Synced};
+use late::{Lent, Owed, Synced};
 pub use late::{Post, SendLate};
 pub use reply::{HEAD_BYTES_MAX, Reply};
+use waits::Waits;
 
 /// Called with a description when the file system panicked. The file system should refuse changes
 /// from then on.
@@ -73,6 +75,7 @@ pub struct Server {
     on_panic: Option<OnPanic>,
     direct: Arc<DirectWrites>,
     in_flight: Arc<InFlight>,
+    waits: Waits,
 }
 
 impl Server {
@@ -89,6 +92,7 @@ impl Server {
             ended: AtomicBool::new(false),
             on_panic,
             direct: Arc::new(DirectWrites::new(wishes.background_max)),
+            waits: Waits::default(),
         }
     }
 
@@ -187,6 +191,14 @@ impl Server {
             (Operation::Write { args, data }, Some(post)) if direct::is_direct(args) => {
                 self.write_direct(request, (args, data), post, &mut reply)
             }
+            (Operation::Ioctl { args, input }, Some(post)) => match self.ioctl_wait(request, args, input)? {
+                Some(_) if !post.may_withhold() => Err(Error::Again),
+                Some(wait) => {
+                    self.waits.add(request.header.unique, Owed::new(request, post), wait);
+                    Ok(After::Nothing)
+                }
+                None => self.dispatch(request, &mut reply).map(|()| after(&request.op)),
+            },
             _ => self.dispatch(request, &mut reply).map(|()| after(&request.op)),
         }));
         let after = match outcome {
@@ -215,6 +227,7 @@ impl Server {
         if self.ended.swap(true, Ordering::AcqRel) || self.agreed.get().is_none() {
             return;
         }
+        self.waits.end();
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.fs.destroy())) {
             tracing::error!(message = panic_text(&*panic), "the file system panicked while it ended");
         }
@@ -305,7 +318,10 @@ impl std::fmt::Debug for Server {
 
 fn after(op: &Operation<'_>) -> After {
     match op {
-        Operation::Forget { .. } | Operation::BatchForget { .. } | Operation::NotifyReply => After::Nothing,
+        Operation::Forget { .. }
+        | Operation::BatchForget { .. }
+        | Operation::NotifyReply
+        | Operation::Interrupt { .. } => After::Nothing,
         _ => After::Send,
     }
 }

@@ -53,9 +53,9 @@ impl Server {
             Operation::Init { .. } | Operation::Destroy | Operation::NotifyReply => {}
             Operation::Forget { nlookup } => self.forget(node.0, nlookup),
             Operation::BatchForget { nodes } => self.forget_batch(nodes),
-            // "Not implemented" makes the kernel stop telling us: no call of ours waits long enough
-            // to be worth interrupting.
-            Operation::Interrupt { .. } | Operation::Unsupported { .. } => return Err(Error::NotImplemented),
+            // Of any call; most are answered before they would be found.
+            Operation::Interrupt { unique } => self.waits.interrupt(unique),
+            Operation::Unsupported { .. } => return Err(Error::NotImplemented),
 
             // The kernel resolves both names itself, but for file handles: by number, and from a
             // directory upwards.
@@ -318,6 +318,21 @@ impl Server {
         // Nor does O_SYNC: the kernel sends FSYNC after such a write, buffered or direct (tested on
         // a mount).
         self.fs.write(ctx, node, Handle(args.fh), args.offset, data, flags)
+    }
+
+    /// What an ioctl waits for, if it is one that may wait for long.
+    pub(super) fn ioctl_wait(&self, request: &Request<'_>, args: &IoctlIn, input: &[u8]) -> Result<Option<Wait>> {
+        let flags = IoctlFlags::from_bits_retain(args.flags);
+        if flags.contains(IoctlFlags::UNRESTRICTED) || self.agreed().is_none() {
+            return Ok(None);
+        }
+        let call = Ioctl {
+            cmd: args.cmd,
+            arg: args.arg,
+            compat: flags.contains(IoctlFlags::COMPAT),
+        };
+        let node = NodeId(request.header.nodeid);
+        self.fs.ioctl_wait(&self.context(request, 0), node, &call, input)
     }
 
     fn ioctl(&self, ctx: &Context, node: NodeId, args: &IoctlIn, input: &[u8], out: &mut Reply<'_>) -> Result<()> {

@@ -202,12 +202,13 @@ fn what_is_not_done_is_said_so() {
         (Opcode::Poll, &[][..]),
         (Opcode::Getlk, &[]),
         (Opcode::Flush, flush.as_bytes()),
-        (Opcode::Interrupt, 5u64.as_bytes()),
         (Opcode::Access, 5u64.as_bytes()),
     ] {
         let (after, errno, out) = call(&server, opcode, 1, &[body]);
         assert_eq!((after, errno, out.len()), (After::Send, libc::ENOSYS, 0), "{opcode:?}");
     }
+    let (after, errno, _) = call(&server, Opcode::Interrupt, 1, &[5u64.as_bytes()]);
+    assert_eq!((after, errno), (After::Nothing, 0), "it has no reply");
     let ioctl = IoctlIn {
         cmd: 0x1234,
         ..Default::default()

@@ -57,6 +57,16 @@ pub const INO_LOOKUP_USER: u32 = 0xd000_943e;
 /// `BTRFS_IOC_SNAP_DESTROY_V2`: [`VolArgs2`].
 pub const SNAP_DESTROY_V2: u32 = 0x5000_943f;
 
+/// `BTRFS_IOC_SUBVOL_SYNC_WAIT`: [`SubvolWait`].
+pub const SUBVOL_SYNC_WAIT: u32 = 0x4010_9441;
+
+/// [`SubvolWait::mode`]: until one is gone.
+pub const WAIT_FOR_ONE: u32 = 0;
+/// Until all are gone that were deleted before.
+pub const WAIT_FOR_QUEUED: u32 = 1;
+/// So many modes there are. The others give something back, which the command's number does not say.
+pub const WAIT_MODES: u32 = 5;
+
 /// The root directory of each subvolume.
 pub const ROOT_INO: u64 = 256;
 /// `BTRFS_SUBVOL_RDONLY`: nothing in it can be changed.
@@ -123,6 +133,12 @@ arguments! {
         rtime: Time,
         flags: U64,
         reserved: [U64; 16],
+    }
+    /// `struct btrfs_ioctl_subvol_wait`.
+    SubvolWait(16) {
+        subvolid: U64,
+        mode: U32,
+        count: U32,
     }
     /// `struct btrfs_ioctl_get_subvol_info_args`.
     SubvolInfo(504) {

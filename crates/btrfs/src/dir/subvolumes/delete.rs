@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use btrfs_format::{KeyType, TreeId};
+use btrfs_format::{KeyType, ObjectId, TreeId};
 use btrfs_store::jobs::{Job, RootChange};
 use btrfs_store::space::Budget;
 use cowshed_vfs::{Access, Error as Errno};
@@ -132,6 +132,29 @@ fn check_deletable(files: &Files, id: TreeId) -> Result<()> {
         Some(_) => Err(Errno::NotEmpty.into()),
         None => Ok(()),
     }
+}
+
+/// Was the subvolume deleted, and is not gone yet? `None` where there is none.
+pub(crate) fn is_deleted(files: &Files, id: TreeId) -> Result<Option<bool>> {
+    let orphan = reclaim::orphan_key(id.object_id());
+    if files.store().forest().root_tree().get(&orphan)?.is_some() {
+        return Ok(Some(true));
+    }
+    Ok(super::root_item(files, id)?.map(|_| false))
+}
+
+/// Those that were deleted and are not gone yet.
+pub(crate) fn all_deleted(files: &Files) -> Result<Vec<u64>> {
+    let mut orphans = files
+        .store()
+        .forest()
+        .root_tree()
+        .cursor_type(reclaim::orphan_key(ObjectId(0)));
+    let mut all = Vec::new();
+    while let Some((key, _)) = orphans.next()? {
+        all.push(key.offset);
+    }
+    Ok(all)
 }
 
 /// Has those deleted subvolumes dropped in which nothing is in use any more. Returns what the

@@ -24,7 +24,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
 pub(super) use delete::delete_empty;
-pub(crate) use delete::{delete, delete_by_id, drop_unused};
+pub(crate) use delete::{all_deleted, delete, delete_by_id, drop_unused, is_deleted};
 pub use list::{Listed, find, next_child, next_listed};
 pub use props::{set_default, set_read_only, set_received};
 

@@ -53,7 +53,7 @@ impl Worker<'_> {
     fn serve(&mut self, mover: &mut Mover, scratch: &mut DataBuffer) -> io::Result<()> {
         let queue = self.entry.queue();
         let server = self.server;
-        let _until_replied = server.in_flight().take(self.gate, true);
+        let mut until_replied = Some(server.in_flight().take(self.gate, true));
         let Parts {
             header,
             fixed,
@@ -84,6 +84,8 @@ impl Worker<'_> {
             let made = (reply.header(), Head::of(&reply), reply.body().1.len());
             let made = match (after, desk.late.take()) {
                 (After::Nothing, Some(late)) => {
+                    // It may take long.
+                    drop(until_replied.take());
                     let (out, head) = late.recv().unwrap_or_else(|_| (lost(header.unique), Head::default()));
                     (out, head, 0)
                 }
