@@ -78,12 +78,10 @@ pub struct KernelCaches {
 }
 
 impl KernelCaches {
-    /// Starts the thread; it ends with this value. `is_for_all`: users other than the mounting one
-    /// may enter.
+    /// Starts the thread; it ends with this value.
     pub(crate) fn new(
         notifier: Notifier,
         device: Option<String>,
-        is_for_all: bool,
         in_flight: Arc<InFlight>,
     ) -> io::Result<KernelCaches> {
         let (sender, orders) = mpsc::channel::<Vec<Order>>();
@@ -121,7 +119,7 @@ impl KernelCaches {
             orders: sender,
             mover: Mutex::new(Mover::of(thread)),
             pending,
-            looks: device.clone().map(|device| held::Looks::new(device, is_for_all)),
+            looks: device.clone().map(held::Looks::new),
             device,
             in_flight,
             pruning: OnceLock::new(),

@@ -186,8 +186,6 @@ pub struct Session {
     workers: usize,
     spin: Duration,
     io_bytes_max: usize,
-    /// Users other than the mounting one may enter.
-    is_for_all: bool,
 }
 
 impl Session {
@@ -248,7 +246,6 @@ impl Session {
             workers,
             spin: options.spin,
             io_bytes_max,
-            is_for_all: options.mount.allow_other,
         };
         if let Err(error) = session.handshake() {
             let _ = session.mountpoint.unmount(true);
@@ -303,7 +300,7 @@ impl Session {
         }
         let device = self.mountpoint.device().map(str::to_owned);
         let in_flight = self.server.in_flight().clone();
-        let caches = KernelCaches::new(self.notifier()?, device, self.is_for_all, in_flight)?;
+        let caches = KernelCaches::new(self.notifier()?, device, in_flight)?;
         self.server.set_caches(Arc::new(caches));
         Ok(())
     }
@@ -362,7 +359,6 @@ impl Session {
             workers,
             spin,
             io_bytes_max,
-            is_for_all: _,
         } = self;
         let is_uring = queues.is_ok();
         if is_uring {
