@@ -204,8 +204,8 @@ ranks! {
         Flusher,
         /// `Discards::freed`: what is to be discarded.
         Freed,
-        /// `Objects::dying`: deleted subvolumes that are in use yet.
-        DyingSubvolumes,
+        /// `Objects::dead`: deleted subvolumes.
+        DeadSubvolumes,
         /// `Objects::subvols`: the map of open subvolumes.
         Subvolumes,
         /// `Objects::policy`: held for a copy.
@@ -216,6 +216,8 @@ ranks! {
         HeldByViews,
         /// `InodeTable::shards`: may drop an inode, and with it a reservation.
         InodeTable,
+        /// `RememberedAfter`: a list, held for a copy, or a change.
+        RememberedAfter,
         /// `NameFilter`: hashes of a directory's names.
         NameFilter,
         /// `FileData::ahead`: where a sequential reader is.

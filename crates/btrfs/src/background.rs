@@ -64,7 +64,7 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
         }
         if now() >= unloading.next() {
             let holds = files.upgrade().map_or(0, |files| files.store().txn().holds());
-            unloading.step(now(), holds);
+            wants.return_memory |= unloading.step(now(), holds);
         }
         if wants.return_memory || now() >= returning.due {
             let Some(files) = files.upgrade() else { return };
@@ -101,7 +101,7 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
         }
         // A look that is due later stays due: commits in between do not cancel it.
         if drops {
-            let (remaining, gone) = dir::subvolumes::drop_unused(&files, |tree| file::discard_dirty_in(&files, tree));
+            let (remaining, gone) = dir::subvolumes::drop_unused(&files, |inode| file::discard_dirty(&files, inode));
             unloading.add(gone, now());
             drop_due.looked(remaining, now());
             drops = remaining != Remaining::BeingEmptied || files.store().queued_drops() > 0;

@@ -145,6 +145,11 @@ impl NodeStore {
         }
     }
 
+    /// Keeps a block from [`NodeStore::load_once`] after all.
+    pub(crate) fn keep(&self, block: &TreeBlock) {
+        self.insert_clean(block.clone());
+    }
+
     fn kept(&self, ptr: &BlockPtr) -> Option<TreeBlock> {
         if let Some(slot) = self.shard(ptr.addr).lock().slots.get_mut(&ptr.addr.get()) {
             slot.hot = true;

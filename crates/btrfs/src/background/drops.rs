@@ -1,11 +1,10 @@
 //! When deleted subvolumes are looked at, dropped step by step, and freed in memory.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use cowshed_runtime::Inbox;
 
-use crate::object::{Inode, Remaining};
+use crate::object::{Remaining, Taken};
 use crate::requests::Wants;
 
 /// Between two looks at whether a step of dropping a subvolume may come.
@@ -130,7 +129,7 @@ impl Steps {
 /// come next, of whatever thread.
 #[derive(Debug, Default)]
 pub(super) struct Unloading {
-    gone: Vec<Arc<Inode>>,
+    gone: Vec<Taken>,
     due: Duration,
     /// Fsyncs and commits until the last step.
     seen: u64,
@@ -144,7 +143,7 @@ impl Unloading {
         }
     }
 
-    pub(super) fn add(&mut self, gone: Vec<Arc<Inode>>, now: Duration) {
+    pub(super) fn add(&mut self, gone: Vec<Taken>, now: Duration) {
         match self.gone.is_empty() {
             true => self.gone = gone,
             false => self.gone.extend(gone),
@@ -152,21 +151,27 @@ impl Unloading {
         self.due = now;
     }
 
-    pub(super) fn step(&mut self, now: Duration, holds: u64) {
+    /// True where nothing is left.
+    pub(super) fn step(&mut self, now: Duration, holds: u64) -> bool {
         let some = match std::mem::replace(&mut self.seen, holds) == holds {
             true => UNLOADED_AT_ONCE,
             false => UNLOADED_BESIDE_SYNCS,
         };
-        self.gone.truncate(self.gone.len().saturating_sub(some));
+        let left = self.gone.len().saturating_sub(some);
+        self.gone.truncate(left);
         if self.gone.is_empty() {
             self.gone = Vec::new();
         }
         self.due = now.saturating_add(UNLOAD_PAUSE);
+        self.gone.is_empty()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+
     use cowshed_runtime::ManualEnv;
 
     use super::*;
@@ -250,18 +255,19 @@ mod tests {
         let mut unloading = Unloading::default();
         assert_eq!(unloading.next(), Duration::MAX);
         let now = Duration::from_secs(1);
-        unloading.add(vec![root.clone(); 3000], now);
-        unloading.add(vec![root.clone(); 100], now);
+        let taken = |count| (0..count).map(|_| Taken::new(root.clone())).collect();
+        unloading.add(taken(3000), now);
+        unloading.add(taken(100), now);
         assert_eq!((unloading.next(), left()), (now, 3100));
         unloading.step(now, 7);
         assert_eq!(
             (unloading.next(), left()),
             (now + UNLOAD_PAUSE, 3100 - UNLOADED_BESIDE_SYNCS)
         );
-        unloading.step(now, 7);
+        assert!(!unloading.step(now, 7));
         assert_eq!(left(), 3100 - UNLOADED_BESIDE_SYNCS - UNLOADED_AT_ONCE);
-        unloading.step(now, 7);
-        unloading.step(now, 7);
+        assert!(!unloading.step(now, 7) && unloading.step(now, 7));
         assert_eq!((unloading.next(), left()), (Duration::MAX, 0));
+        assert_eq!(root.subvol.unloading.load(Ordering::Relaxed), 0);
     }
 }

@@ -45,7 +45,7 @@ pub(crate) use fallocate::fallocate_as;
 pub(crate) use read::{read, read_as_it_lies};
 pub(crate) use seek::seek;
 pub(crate) use sharing::{note_dropped, note_shared};
-pub(crate) use truncate::{discard_dirty_in, drop_extents_of_deleted, truncate};
+pub(crate) use truncate::{discard_dirty, drop_extents_of_deleted, truncate};
 pub(crate) use whole::{SharedRefs, WholeFile};
 pub(crate) use write::{WriteCtx, write};
 #[cfg(test)]

@@ -4,7 +4,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use btrfs_format::TreeId;
 use btrfs_format::items::compression;
 use cowshed_vfs::Error as Outcome;
 
@@ -369,15 +368,8 @@ fn first_extents(inode: &Arc<Inode>, range: Range<u64>) -> Result<(Vec<Extent>, 
     Ok((found, range.end))
 }
 
-/// Drops dirty data of a subvolume's files but those that are open: nothing reads them any more.
-pub(crate) fn discard_dirty_in(files: &Files, tree: TreeId) {
-    let all = files.data().listed_in(tree);
-    let unused = all.iter().filter(|inode| !inode.refs.is_open());
-    unused.for_each(|inode| discard_dirty(files, inode));
-}
-
 /// Drops dirty data of a file that nothing reads any more.
-fn discard_dirty(files: &Files, inode: &Arc<Inode>) {
+pub(crate) fn discard_dirty(files: &Files, inode: &Arc<Inode>) {
     if let Some(data) = inode.data.get() {
         let _flush = data.flush.lock();
         let mut state = data.state.lock();

@@ -92,15 +92,16 @@ impl Fs {
         // Each of its inodes that is in memory has a reference.
         if Arc::strong_count(gone) < MANY_INODES {
             let root = objects.inodes.get(gone.id, gone.root_ino);
-            let is_known = root.is_some_and(|root| objects.views.refers(self.member.id, &root));
+            // It may have left memory by now, remembered.
+            let is_known = root.is_none_or(|root| objects.views.refers(self.member.id, &root));
             return self.tell_of_name(dir, name, is_known);
         }
         if let Some(caches) = self.caches() {
-            let remembered = self.front.remembered(gone.id);
+            let remembered = self.front.remembered(gone);
             caches.subvolume_gone(self.numbering.node(dir), name, remembered);
         }
         for other in objects.views.others_with(self.member.id, dir) {
-            other.subvolume_gone(dir, name, gone.id);
+            other.subvolume_gone(dir, name, gone);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Several views of one volume, each with a front end that caches: docs/design/many-mounts.md.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use cowshed_vfs::{Caches, Error as Errno, Failure, NodeId, Remembered};
 use super::{Fs, MountOptions, VALID, root};
 use crate::error::{Error, Result, StoreError};
 use crate::mount::Mount;
-use crate::object::{Inode, KeepAll, Membership, ViewId, Viewer};
+use crate::object::{Inode, KeepAll, Membership, Subvol, ViewId, Viewer};
 use crate::reclaim;
 use crate::subvol::{self, number::Numbering};
 
@@ -35,13 +35,25 @@ impl FrontEnd {
         }
     }
 
-    /// What front ends remember of a subvolume, under the numbers that this view gives.
-    pub(super) fn remembered(&self, tree: TreeId) -> Remembered {
+    /// What front ends remember of a deleted subvolume, under the numbers that this view gives.
+    /// What has left memory since counts for some calls: that it is forgotten then is not known.
+    pub(super) fn remembered(&self, gone: &Subvol) -> Remembered {
+        const CALLS: usize = 3;
         let (mount, numbering) = (self.mount.clone(), self.numbering.clone());
+        let (tree, after, calls) = (gone.id, gone.evicted.clone(), AtomicUsize::new(0));
         Box::new(move || {
-            let inodes = mount.upgrade().map(|mount| mount.objects().inodes.remembered(tree));
-            let inodes = inodes.unwrap_or_default().into_iter();
-            inodes.map(|ino| numbering.node_of(tree, ino)).collect()
+            let Some(mount) = mount.upgrade() else {
+                return Vec::new();
+            };
+            // In this order: none is missed that leaves memory meanwhile.
+            let mut inodes = mount.objects().inodes.remembered(tree);
+            if calls.fetch_add(1, Ordering::Relaxed) < CALLS {
+                inodes.extend(after.all());
+            }
+            // Those in a directory before the directory.
+            inodes.sort_unstable_by_key(|ino| std::cmp::Reverse(ino.0));
+            inodes.dedup();
+            inodes.into_iter().map(|ino| numbering.node_of(tree, ino)).collect()
         })
     }
 }
@@ -68,7 +80,7 @@ impl Viewer for FrontEnd {
         });
     }
 
-    fn subvolume_gone(&self, dir: &Inode, name: &[u8], gone: TreeId) {
+    fn subvolume_gone(&self, dir: &Inode, name: &[u8], gone: &Subvol) {
         self.with_caches(dir, |caches, node| {
             caches.subvolume_gone(node, name, self.remembered(gone));
             caches.listing_changed(node);
@@ -526,7 +538,7 @@ mod tests {
         Subvolumes::delete(&one, &ctx, ROOT, b"sub").unwrap();
         let is_dropped = || {
             // The second look finds what the first one has taken out.
-            let discard = |tree| crate::file::discard_dirty_in(one.mount(), tree);
+            let discard = |inode: &Arc<Inode>| crate::file::discard_dirty(one.mount(), inode);
             let looks = [0, 1].map(|_| crate::dir::subvolumes::drop_unused(one.mount(), discard).0);
             looks.contains(&crate::object::Remaining::None)
         };
@@ -552,9 +564,25 @@ mod tests {
         assert!(one.getattr(&ctx, file.node, None).is_ok());
         *other.0.lock().unwrap() = Some(vec![301]);
         let dirty = || one.mount().data().dirty_bytes();
+        let walk = one.inode(file.node).unwrap().subvol.clone();
+        assert!(!is_dropped(), "a walk over it goes on later");
         assert!(dirty() >= 100_000);
+        let remembered = one.front.remembered(&walk);
+        drop(walk);
         assert!(is_dropped());
         assert_eq!((dirty(), inodes(&one)), (0, at_first));
+        assert!(
+            subvol::load(one.mount(), TreeId(256)).unwrap().is_none(),
+            "no second object"
+        );
+        for _ in 0..3 {
+            assert_eq!(
+                remembered(),
+                [dir.node, file.node, root],
+                "names before their directories"
+            );
+        }
+        assert_eq!(remembered(), []);
         one.mount().commit().unwrap();
         let dead = btrfs_store::commit::dead_subvolumes(one.mount().store().forest()).unwrap();
         assert_eq!(dead, []);

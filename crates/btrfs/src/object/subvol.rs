@@ -1,6 +1,7 @@
 //! Subvolumes in memory, and the objects of all of them.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
@@ -46,8 +47,7 @@ pub struct Objects {
     read_only: AtomicBool,
     /// The id of the next new subvolume; 0 while it is not known.
     next_subvolume: AtomicU64,
-    /// Deleted, and in use yet.
-    dying: Mutex<Vec<Arc<Subvol>>>,
+    dead: Mutex<Dead>,
 }
 
 impl Objects {
@@ -63,7 +63,7 @@ impl Objects {
             policy: RwLock::new(LockRank::Policy, Policy::default()),
             read_only: AtomicBool::new(false),
             next_subvolume: AtomicU64::new(0),
-            dying: Mutex::new(LockRank::DyingSubvolumes, Vec::new()),
+            dead: Mutex::new(LockRank::DeadSubvolumes, Dead::default()),
         }
     }
 
@@ -92,44 +92,134 @@ impl Objects {
 
     /// A subvolume has lost its name: it is not found any more, and is dropped once it is unused.
     pub(crate) fn forget_subvolume(&self, subvol: &Arc<Subvol>) {
+        let mut dead = self.dead.lock();
+        dead.ids.insert(subvol.id);
+        dead.dying.push(subvol.clone());
         self.subvols.write().remove(&subvol.id);
-        self.dying.lock().push(subvol.clone());
+    }
+
+    /// The one object of a subvolume that was opened just now, by this call or another one. `None`:
+    /// it was deleted meanwhile, and its root item may say so with the next commit only.
+    pub(crate) fn keep_subvolume(&self, opened: &Arc<Subvol>) -> Option<Arc<Subvol>> {
+        let dead = self.dead.lock();
+        if dead.ids.contains(&opened.id) {
+            return None;
+        }
+        let mut subvols = self.subvols.write();
+        Some(subvols.entry(opened.id).or_insert_with(|| opened.clone()).clone())
     }
 
     /// Deleted subvolumes that are unused now, what the others wait for, and what is to be freed.
-    /// `discard` drops dirty data of a subvolume in which processes hold nothing but open files.
-    pub(crate) fn take_unused(&self, discard: impl Fn(TreeId)) -> (Vec<TreeId>, Remaining, Vec<Arc<Inode>>) {
-        let all = std::mem::take(&mut *self.dying.lock());
+    /// `listed` gives the inodes of one that have dirty data, `discard` drops that of one.
+    pub(crate) fn take_unused(
+        &self,
+        listed: impl Fn(TreeId) -> Vec<Arc<Inode>>,
+        discard: impl Fn(&Arc<Inode>),
+    ) -> (Vec<TreeId>, Remaining, Vec<Taken>) {
+        let (all, evicted) = {
+            let mut dead = self.dead.lock();
+            (std::mem::take(&mut dead.dying), std::mem::take(&mut dead.evicted))
+        };
         let (emptied, stopped): (Vec<_>, Vec<_>) = all.into_iter().partition(|subvol| subvol.is_being_emptied());
-        let mut used: Vec<_> = stopped.iter().filter(|subvol| subvol.users() > 0).collect();
+        let used: Vec<_> = stopped.iter().filter(|subvol| subvol.users() > 0).collect();
         let mut gone = Vec::new();
+        let mut dirty = evicted;
         if !used.is_empty() {
             let held = self.views.held();
             let is_held = |id: &TreeId| held.as_ref().is_none_or(|held| held.contains(id));
             let dead: HashMap<_, _> = used.iter().map(|subvol| (subvol.id, is_held(&subvol.id))).collect();
-            dead.iter()
-                .filter(|(_, is_held)| !**is_held)
-                .for_each(|(id, _)| discard(*id));
-            gone = self.inodes.evict_subvolumes(&dead);
-            let mut gone_of = HashMap::<TreeId, usize>::new();
-            gone.iter()
-                .for_each(|inode| *gone_of.entry(inode.subvol.id).or_default() += 1);
-            // Each of those that are gone is a user yet.
-            used.retain(|subvol| subvol.users() > gone_of.get(&subvol.id).copied().unwrap_or(0));
+            let taken = self.inodes.evict_subvolumes(&dead);
+            let mut remembered = HashMap::<TreeId, Vec<ObjectId>>::new();
+            for (tree, ino) in taken.remembered {
+                remembered.entry(tree).or_default().push(ino);
+            }
+            gone = taken.gone;
+            for subvol in used.into_iter().filter(|subvol| !is_held(&subvol.id)) {
+                subvol.evicted.add(remembered.remove(&subvol.id).unwrap_or_default());
+                let listed = listed(subvol.id);
+                // A call, or a walk over a tree that goes on later, refers to the subvolume: it may
+                // read what is not written yet.
+                if listed.len() < subvol.users() {
+                    continue;
+                }
+                let own: Vec<_> = listed.into_iter().filter(|one| self.inodes.evict_dirty(one)).collect();
+                subvol.evicted.add(own.iter().map(|inode| inode.ino).collect());
+                own.iter().for_each(&discard);
+                dirty.extend(own);
+            }
         }
-        let used: HashSet<_> = used.into_iter().map(|subvol| subvol.id).collect();
-        let (used, unused): (Vec<_>, Vec<_>) = stopped.into_iter().partition(|subvol| used.contains(&subvol.id));
-        let mut dying = self.dying.lock();
-        let remaining = if dying.is_empty() && used.is_empty() && emptied.is_empty() {
+        // Write-back may have begun with one before it was taken out.
+        let (free, busy): (Vec<_>, Vec<_>) = dirty.into_iter().partition(|one| Arc::strong_count(one) == 1);
+        fence(Ordering::Acquire);
+        gone.extend(free.into_iter().map(Taken::new));
+        let (used, unused): (Vec<_>, Vec<_>) = stopped.into_iter().partition(|subvol| subvol.users() > 0);
+        let mut dead = self.dead.lock();
+        dead.evicted.extend(busy);
+        let remaining = if dead.dying.is_empty() && used.is_empty() && emptied.is_empty() {
             Remaining::None
         } else if used.is_empty() {
             Remaining::BeingEmptied
         } else {
             Remaining::InUse
         };
-        dying.extend(emptied);
-        dying.extend(used);
+        dead.dying.extend(emptied);
+        dead.dying.extend(used);
         (unused.iter().map(|subvol| subvol.id).collect(), remaining, gone)
+    }
+}
+
+/// An inode of a deleted subvolume that is in no table any more, and that nothing else refers to.
+#[derive(Debug)]
+pub(crate) struct Taken(Arc<Inode>);
+
+impl Taken {
+    pub(crate) fn new(inode: Arc<Inode>) -> Self {
+        inode.subvol.unloading.fetch_add(1, Ordering::Relaxed);
+        Self(inode)
+    }
+}
+
+impl Deref for Taken {
+    type Target = Inode;
+    fn deref(&self) -> &Inode {
+        &self.0
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        // Before the inode is dropped, lest another user is not seen in between.
+        self.0.subvol.unloading.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// Subvolumes that have lost their names.
+#[derive(Debug, Default)]
+struct Dead {
+    /// All of them since the volume was opened.
+    ids: HashSet<TreeId>,
+    /// In use yet.
+    dying: Vec<Arc<Subvol>>,
+    /// Taken out of the table of inodes, and in use by write-back.
+    evicted: Vec<Arc<Inode>>,
+}
+
+/// Inodes of a deleted subvolume that left memory while front ends remembered them.
+#[derive(Debug)]
+pub(crate) struct RememberedAfter(Mutex<Vec<ObjectId>>);
+
+impl Default for RememberedAfter {
+    fn default() -> Self {
+        Self(Mutex::new(LockRank::RememberedAfter, Vec::new()))
+    }
+}
+
+impl RememberedAfter {
+    fn add(&self, more: Vec<ObjectId>) {
+        self.0.lock().extend(more);
+    }
+    pub(crate) fn all(&self) -> Vec<ObjectId> {
+        self.0.lock().clone()
     }
 }
 
@@ -156,13 +246,18 @@ pub struct Subvol {
     pub(crate) next_ino: AtomicU64,
     /// Users at the last call of [`Self::is_being_emptied`]; 0 before the first.
     pub(crate) seen_users: AtomicUsize,
+    /// Of its inodes those that are [`Taken`].
+    pub(crate) unloading: AtomicUsize,
+    pub(crate) evicted: Arc<RememberedAfter>,
 }
 
 impl Subvol {
     /// What has a reference beside the caller, which has one: inodes in memory, those that are
     /// parked, calls. One that is deleted gets no more once it has none.
     fn users(self: &Arc<Self>) -> usize {
-        let users = Arc::strong_count(self) - 1;
+        // In this order: one that is freed meanwhile counts as a user.
+        let references = Arc::strong_count(self) - 1;
+        let users = references.saturating_sub(self.unloading.load(Ordering::Acquire));
         // Pairs with the release of the last other reference.
         fence(Ordering::Acquire);
         users

@@ -19,6 +19,7 @@ use btrfs_store::tree::AddrHash;
 use cowshed_runtime::lock::Mutex;
 
 use super::inode::Inode;
+use super::subvol::Subvol;
 
 const SHARDS: usize = 64;
 
@@ -40,7 +41,7 @@ pub(crate) trait Viewer: Send + Sync {
     /// A name came into a directory or went.
     fn name_changed(&self, dir: &Inode, name: &[u8]);
     /// The name of a subvolume went, which was deleted with all that is in it.
-    fn subvolume_gone(&self, dir: &Inode, name: &[u8], gone: TreeId);
+    fn subvolume_gone(&self, dir: &Inode, name: &[u8], gone: &Subvol);
     /// Contents of a file: dropped when this returns, or after a bounded time.
     fn content_changed(&self, inode: &Inode, range: Range<u64>);
     /// As [`Viewer::content_changed`], without waiting.
@@ -272,11 +273,9 @@ impl Views {
         Some(held)
     }
 
-    /// What views refer to of inodes that left memory is not known any more.
-    pub(super) fn forget(&self, gone: &[Arc<Inode>]) {
-        for inode in gone {
-            self.shard(inode).lock().remove(&(inode.tree.id(), inode.ino));
-        }
+    /// What views refer to of an inode that left memory is not known any more.
+    pub(super) fn forget(&self, gone: &Inode) {
+        self.shard(gone).lock().remove(&(gone.tree.id(), gone.ino));
     }
 
     /// The inodes of a tree that are open.

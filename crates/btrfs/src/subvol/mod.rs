@@ -52,10 +52,11 @@ pub(crate) fn load(files: &Files, id: TreeId) -> Result<Option<Arc<Subvol>>> {
         dead: AtomicBool::new(false),
         next_ino: AtomicU64::new(0),
         seen_users: AtomicUsize::new(0),
+        unloading: AtomicUsize::new(0),
+        evicted: Arc::default(),
     });
-    let subvol = {
-        let mut subvols = files.objects().subvols.write();
-        subvols.entry(id).or_insert_with(|| fresh.clone()).clone()
+    let Some(subvol) = files.objects().keep_subvolume(&fresh) else {
+        return Ok(None);
     };
     let is_writable =
         !(subvol.is_read_only() || files.objects().is_read_only() || files.store().volume().is_read_only());
@@ -78,6 +79,8 @@ pub(crate) fn open_new(files: &Files, id: TreeId, tree: Arc<Tree>) -> Arc<Subvol
         dead: AtomicBool::new(false),
         next_ino: AtomicU64::new(0),
         seen_users: AtomicUsize::new(0),
+        unloading: AtomicUsize::new(0),
+        evicted: Arc::default(),
     });
     files.objects().subvols.write().insert(id, subvol.clone());
     subvol

@@ -15,7 +15,7 @@ use crate::dir::names::{self, Target};
 use crate::dir::{check_name, find_child, touch_dir};
 use crate::error::Result;
 use crate::files::{Files, prepare_and_join};
-use crate::object::{Inode, Remaining, Subvol, lock};
+use crate::object::{Inode, Remaining, Subvol, Taken, lock};
 use crate::staged::Staged;
 use crate::{reclaim, subvol};
 
@@ -158,10 +158,11 @@ pub(crate) fn all_deleted(files: &Files) -> Result<Vec<u64>> {
 }
 
 /// Has those deleted subvolumes dropped in which nothing is in use any more. Returns what the
-/// others wait for, and what is to be freed. `discard` drops dirty data of a subvolume, but for open
-/// files.
-pub(crate) fn drop_unused(files: &Files, discard: impl Fn(TreeId)) -> (Remaining, Vec<Arc<Inode>>) {
-    let (unused, remaining, gone) = files.objects().take_unused(discard);
+/// others wait for, and what is to be freed. `discard` drops dirty data of a file.
+pub(crate) fn drop_unused(files: &Files, discard: impl Fn(&Arc<Inode>)) -> (Remaining, Vec<Taken>) {
+    let (unused, remaining, gone) = files
+        .objects()
+        .take_unused(|tree| files.data().listed_in(tree), discard);
     files.store().queue_drops(unused);
     (remaining, gone)
 }
