@@ -17,7 +17,6 @@ use crate::counts::Count;
 use crate::grants::Grants;
 use crate::groups::OpenGroups;
 use crate::walks::Walks;
-use crate::wire::btrfs;
 
 /// Clones of trees of one user at a time.
 const USER_CLONES_MAX: usize = 16;
@@ -239,10 +238,7 @@ impl<V: Volume + ?Sized + 'static> FileSystem for Front<V> {
     }
 
     fn ioctl_wait(&self, _ctx: &Context, _node: NodeId, call: &Ioctl, input: &[u8]) -> Result<Option<Wait>> {
-        match call.cmd {
-            btrfs::SUBVOL_SYNC_WAIT => self.wait_for_drops(input).map(Some),
-            _ => Ok(None),
-        }
+        self.wait_of_ioctl(call.cmd, input)
     }
 
     fn ioctl(

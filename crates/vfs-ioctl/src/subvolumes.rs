@@ -40,8 +40,16 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
         }
     }
 
-    /// What `SUBVOL_SYNC_WAIT` waits for. As with the kernel, anybody may.
-    pub(crate) fn wait_for_drops(&self, input: &[u8]) -> Result<Wait> {
+    /// What an ioctl waits for, if it is one that may wait for long.
+    pub(crate) fn wait_of_ioctl(&self, cmd: u32, input: &[u8]) -> Result<Option<Wait>> {
+        match cmd {
+            btrfs::SUBVOL_SYNC_WAIT => self.wait_for_drops(input).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// As with the kernel, anybody may.
+    fn wait_for_drops(&self, input: &[u8]) -> Result<Wait> {
         let call: &SubvolWait = argument(input)?;
         let subvolumes = self.volume().subvolumes()?;
         let mut waited_for = match call.mode.get() {
