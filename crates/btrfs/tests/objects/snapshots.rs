@@ -2,15 +2,17 @@
 //! and by the kernel, which goes on with the volume, and we after it.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use btrfs_check::{CheckOptions, check};
 use cowshed_btrfs::fs::MountOptions;
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
 use cowshed_device_sim::Rng;
 use cowshed_harness::{KernelVolume, VolumeOptions, run};
-use cowshed_vfs::{Error, FileSystem, Handle, InitInfo, NodeId, RenameFlags, SetAttr, Volume, WriteFlags};
+use cowshed_vfs::{Caches, Error, FileSystem, Handle, InitInfo, NodeId, RenameFlags, SetAttr, Volume, WriteFlags};
 
 use crate::rig::{ROOT, Rig, kernel_can};
 
@@ -94,7 +96,22 @@ fn assert_same(found: &BTreeMap<String, Vec<u8>>, model: &Model, when: &str) {
     }
 }
 
+/// A front end that remembers all it has looked up, for processes that hold nothing.
+struct NothingHeld;
+
+impl Caches for NothingHeld {
+    fn attributes_changed(&self, _: NodeId) {}
+    fn content_changed(&self, _: NodeId, _: Vec<Range<u64>>) {}
+    fn content_lost(&self, _: NodeId, _: Vec<Range<u64>>) {}
+    fn settle(&self) {}
+    fn held(&self) -> Option<Vec<u64>> {
+        Some(Vec::new())
+    }
+}
+
 struct Player {
+    /// Deleted subvolumes are dropped while they are remembered.
+    drops_early: bool,
     rig: Rig,
     model: Model,
     dice: Rng,
@@ -106,8 +123,13 @@ struct Player {
 impl Player {
     fn new(seed: u64, options: &VolumeOptions) -> Self {
         let volume = KernelVolume::make(options).expect("mkfs.btrfs");
+        let (drops_early, rig) = (seed % 2 == 1, Rig::on(volume));
+        if drops_early {
+            rig.fs.set_caches(Arc::new(NothingHeld));
+        }
         Self {
-            rig: Rig::on(volume),
+            drops_early,
+            rig,
             model: BTreeMap::from([(String::new(), Content::default())]),
             dice: Rng::new(seed),
             made: 0,
@@ -327,6 +349,9 @@ impl Player {
             assert_eq!(deleted, Err(Error::NotEmpty), "{path} has others in it");
         } else {
             assert_eq!(deleted, Ok(()), "{path} goes");
+            if self.drops_early {
+                self.rig.fs.subvolumes().unwrap().drop_at_once();
+            }
             self.history.push(format!("delete {path}"));
             self.model.remove(&path);
         }
@@ -450,12 +475,21 @@ impl Player {
     /// after it.
     fn judge(self, when: &str) -> Self {
         let Self {
+            drops_early,
             rig,
             mut model,
             mut dice,
             made,
             ..
         } = self;
+        let dropped = || rig.fs.subvolumes().unwrap().all_deleted().unwrap().is_empty();
+        if drops_early {
+            let until = Instant::now() + Duration::from_secs(60);
+            while !dropped() {
+                assert!(Instant::now() < until, "{when}: deleted subvolumes stay");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
         let listed = listed(&rig);
         let mut wanted: Vec<_> = model.iter().map(|(p, c)| (p.clone(), c.is_read_only)).collect();
         wanted.sort();
@@ -493,7 +527,11 @@ impl Player {
         });
         by_kernel.unwrap_or_else(|error| panic!("{when}: {error}"));
         let rig = Rig::mounted(volume, MountOptions::default(), InitInfo::TRUSTED);
+        if drops_early {
+            rig.fs.set_caches(Arc::new(NothingHeld));
+        }
         Self {
+            drops_early,
             rig,
             model,
             dice,
