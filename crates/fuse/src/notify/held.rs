@@ -217,11 +217,34 @@ impl Look {
     }
 }
 
-/// Does a mount table have a mount of a part of the device?
+/// Does a mount table have a mount of a part of the device, or an overlay with a layer there? Layers
+/// with relative paths are not seen.
 fn has_parts_elsewhere(table: &str, device: &str) -> bool {
-    table.lines().any(|line| {
-        let mut fields = line.split(' ').skip(2);
-        fields.next() == Some(device) && fields.next() != Some("/")
+    let mounts = || table.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let ours = |fields: &Vec<&str>| fields.get(2) == Some(&device);
+    let is_part = |fields: &Vec<&str>| fields.get(3) != Some(&"/");
+    if mounts().any(|fields| ours(&fields) && is_part(&fields)) {
+        return true;
+    }
+    let places: Vec<_> = mounts()
+        .filter(ours)
+        .filter_map(|fields| fields.get(4).copied())
+        .collect();
+    let is_there = |path: &str| {
+        let below = |place: &&str| {
+            path.strip_prefix(place)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        places.iter().any(below)
+    };
+    mounts().any(|fields| {
+        let mut about = fields.iter().skip_while(|field| **field != "-").skip(1);
+        about.next() == Some(&"overlay")
+            && about.flat_map(|options| options.split(',')).any(|option| {
+                let dirs = ["lowerdir=", "lowerdir+=", "upperdir=", "workdir="];
+                let dirs = dirs.iter().find_map(|name| option.strip_prefix(name));
+                dirs.is_some_and(|dirs| dirs.split(':').any(is_there))
+            })
     })
 }
 
@@ -239,6 +262,15 @@ mod tests {
         let bound = format!("{TABLE}97 22 0:41 /a /srv rw - fuse.cowshed image rw\n");
         assert!(has_parts_elsewhere(&bound, "0:41"));
         assert!(!has_parts_elsewhere(&bound, "0:20"));
+        let layered = |lower: &str| {
+            let options = format!("lowerdir={lower},upperdir=/var/u,workdir=/var/w");
+            has_parts_elsewhere(
+                &format!("{TABLE}98 22 0:50 / /merged rw - overlay overlay rw,{options}\n"),
+                "0:41",
+            )
+        };
+        assert!(layered("/mnt") && layered("/usr/l:/mnt/a/b"));
+        assert!(!layered("/mnt2:/usr/mnt"));
     }
 
     #[test]
