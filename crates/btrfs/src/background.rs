@@ -75,6 +75,10 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
             wants.commit |= pressure::needs_commit(&files);
         }
         drop_due.note(&wants, inbox);
+        if wants.drop_at_once {
+            let holds = files.upgrade().map_or(0, |files| files.store().txn().holds());
+            steps.hurry(holds);
+        }
         let is_due = || now() >= due;
         let mut drops = drop_due.step.is_some_and(|at| now() >= at);
         if drops && !wants.commit && !is_due() {

@@ -20,6 +20,8 @@ pub(crate) struct Wants {
     pub write_back: bool,
     /// A dead subvolume is dropped in part.
     pub drop: bool,
+    /// A call waits until deleted subvolumes are gone.
+    pub drop_at_once: bool,
     /// A subvolume was deleted.
     pub deletions: Option<Deletions>,
     /// Overlays that a commit has merged: millions of small allocations.
@@ -150,7 +152,7 @@ impl Background {
                 deletions.first = now.saturating_sub(DELETIONS_MAX);
                 deletions.is_known = false;
             }
-            wants.drop = true;
+            (wants.drop, wants.drop_at_once) = (true, true);
             true
         });
     }

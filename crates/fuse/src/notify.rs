@@ -17,7 +17,7 @@ use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use cowshed_vfs::{Caches, Error, NodeId, Remembered, Result};
+use cowshed_vfs::{Caches, Error, Held, NodeId, Remembered, Result};
 use parking_lot::Mutex;
 use rustix::thread::gettid;
 
@@ -306,8 +306,8 @@ impl Caches for KernelCaches {
         }
     }
 
-    fn held(&self) -> Option<Vec<u64>> {
-        self.looks.as_ref()?.look()
+    fn held(&self) -> Held<Vec<u64>> {
+        self.looks.as_ref().map_or(Held::Unknown, held::Looks::look)
     }
 
     fn umask(&self, pid: u32) -> Option<u32> {

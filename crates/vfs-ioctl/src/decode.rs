@@ -184,19 +184,24 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
             }
             // A commit that is started is one that is done.
             btrfs::START_SYNC => {
-                volume.syncfs(ctx, node)?;
-                // What comes after it is a wait for them, often.
-                if let Ok(subvolumes) = volume.subvolumes() {
-                    subvolumes.drop_at_once();
-                }
+                self.commit(ctx, node)?;
                 reply(output, &volume.info().generation.to_le_bytes())
             }
             btrfs::WAIT_SYNC => match argument::<U64>(input)?.get() > volume.info().generation {
                 true => Err(Error::Invalid),
-                false => volume.syncfs(ctx, node).map(|()| IoctlReply::default()),
+                false => self.commit(ctx, node).map(|()| IoctlReply::default()),
             },
             _ => Err(Error::NotIoctl),
         }
+    }
+
+    /// What comes after it is a wait for deleted subvolumes, often.
+    fn commit(&self, ctx: &Context, node: NodeId) -> Result<()> {
+        self.volume().syncfs(ctx, node)?;
+        if let Ok(subvolumes) = self.volume().subvolumes() {
+            subvolumes.drop_at_once();
+        }
+        Ok(())
     }
 
     /// By number, or by id where the number is 0. Errors: `NoDevice`.

@@ -13,6 +13,17 @@ use crate::{Error, NodeId, Result};
 /// where their numbers allow that. None once the file system has ended.
 pub type Remembered = Box<dyn Fn() -> Vec<NodeId> + Send>;
 
+/// What processes may use of a file system without a call that says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Held<T> {
+    /// This, and maybe less.
+    Found(T),
+    /// It can be found out a moment later.
+    NotNow,
+    /// It cannot be found out.
+    Unknown,
+}
+
 /// A front end that caches. A file system calls it when cached attributes or contents become stale
 /// without a call of the front end that says so: staged data that was dropped, or that other
 /// handles did not see until now.
@@ -74,11 +85,10 @@ pub trait Caches: Send + Sync {
     }
 
     /// Inode numbers, as callers see them, of what processes may use without a call that says so:
-    /// working directories, open directories, descriptors that only name a file (`O_PATH`). May
-    /// have others, too. The caller is no call of this front end. `None` where that cannot be found
-    /// out, or not now.
-    fn held(&self) -> Option<Vec<u64>> {
-        None
+    /// working directories, open directories, descriptors that only name a file (`O_PATH`). The
+    /// caller is no call of this front end.
+    fn held(&self) -> Held<Vec<u64>> {
+        Held::Unknown
     }
 
     /// The umask of a call's process ([`crate::Context::pid`]), for calls whose request does not

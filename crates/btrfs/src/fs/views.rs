@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use btrfs_format::TreeId;
-use cowshed_vfs::{Caches, Error as Errno, Failure, NodeId, Remembered};
+use cowshed_vfs::{Caches, Error as Errno, Failure, Held, NodeId, Remembered};
 
 use super::{Fs, MountOptions, VALID, root};
 use crate::error::{Error, Result, StoreError};
@@ -105,12 +105,15 @@ impl Viewer for FrontEnd {
         }
     }
 
-    fn held(&self) -> Option<Vec<TreeId>> {
-        if self.is_stateless {
-            return None;
-        }
-        let numbers = self.caches.get()?.held()?.into_iter();
-        numbers.map(|number| self.numbering.tree_of_shown(number)).collect()
+    fn held(&self) -> Held<Vec<TreeId>> {
+        let caches = self.caches.get().filter(|_| !self.is_stateless);
+        let numbers = match caches.map_or(Held::Unknown, |caches| caches.held()) {
+            Held::Found(numbers) => numbers,
+            Held::NotNow => return Held::NotNow,
+            Held::Unknown => return Held::Unknown,
+        };
+        let trees = numbers.iter().map(|number| self.numbering.tree_of_shown(*number));
+        trees.collect::<Option<_>>().map_or(Held::Unknown, Held::Found)
     }
 }
 
@@ -499,15 +502,14 @@ mod tests {
     }
 
     /// A front end that knows what processes hold, or does not.
-    #[derive(Default)]
-    struct Holding(std::sync::Mutex<Option<Vec<u64>>>);
+    struct Holding(std::sync::Mutex<Held<Vec<u64>>>);
 
     impl Caches for Holding {
         fn attributes_changed(&self, _: NodeId) {}
         fn content_changed(&self, _: NodeId, _: Vec<Range<u64>>) {}
         fn content_lost(&self, _: NodeId, _: Vec<Range<u64>>) {}
         fn settle(&self) {}
-        fn held(&self) -> Option<Vec<u64>> {
+        fn held(&self) -> Held<Vec<u64>> {
             self.0.lock().unwrap().clone()
         }
     }
@@ -517,10 +519,9 @@ mod tests {
     fn deleted_subvolume_that_is_remembered_is_dropped_unless_a_process_holds_something_in_it() {
         let (one, ctx) = first();
         let two = one.beside(MountOptions::default()).unwrap();
-        let (holding, other) = (Arc::<Holding>::default(), Arc::<Holding>::default());
+        let [holding, other] = [Held::Unknown, Held::Found(Vec::new())].map(|held| Arc::new(Holding(held.into())));
         one.set_caches(holding.clone());
         two.set_caches(other.clone());
-        *other.0.lock().unwrap() = Some(Vec::new());
         let inodes = |fs: &Fs| fs.mount().objects().inodes.counts();
         let at_first = inodes(&one);
         Subvolumes::create(&one, &ctx, ROOT, b"sub").unwrap();
@@ -543,8 +544,8 @@ mod tests {
             looks.contains(&crate::object::Remaining::None)
         };
         assert!(!is_dropped(), "what is held is not known");
-        let hold = |numbers: Option<Vec<u64>>| *holding.0.lock().unwrap() = numbers;
-        hold(Some(Vec::new()));
+        let hold = |numbers: Vec<u64>| *holding.0.lock().unwrap() = Held::Found(numbers);
+        hold(Vec::new());
         assert!(!is_dropped(), "a file is open");
         assert!(one.getattr(&ctx, file.node, None).is_ok());
         assert_eq!(
@@ -555,14 +556,16 @@ mod tests {
         one.release(file.node, opened.handle);
         let root_shown = one.numbering.shown(TreeId(256), btrfs_format::ObjectId::FIRST_FREE);
         for held in [vec![root_shown], vec![300, 2]] {
-            hold(Some(held));
+            hold(held);
             assert!(!is_dropped(), "a working directory in it, or in a stand-in");
         }
-        hold(Some(vec![300, 1, 256]));
-        *other.0.lock().unwrap() = None;
-        assert!(!is_dropped(), "the other view does not know");
+        hold(vec![300, 1, 256]);
+        for unknown in [Held::Unknown, Held::NotNow] {
+            *other.0.lock().unwrap() = unknown;
+            assert!(!is_dropped(), "the other view does not know");
+        }
         assert!(one.getattr(&ctx, file.node, None).is_ok());
-        *other.0.lock().unwrap() = Some(vec![301]);
+        *other.0.lock().unwrap() = Held::Found(vec![301]);
         let dirty = || one.mount().data().dirty_bytes();
         let walk = one.inode(file.node).unwrap().subvol.clone();
         assert!(!is_dropped(), "a walk over it goes on later");

@@ -10,6 +10,7 @@ use btrfs_store::Forest;
 use btrfs_store::rank::LockRank;
 use btrfs_store::tree::Tree;
 use cowshed_runtime::lock::{Mutex, RwLock};
+use cowshed_vfs::Held;
 
 use super::inode::Inode;
 use super::table::InodeTable;
@@ -122,32 +123,11 @@ impl Objects {
         };
         let (emptied, stopped): (Vec<_>, Vec<_>) = all.into_iter().partition(|subvol| subvol.is_being_emptied());
         let used: Vec<_> = stopped.iter().filter(|subvol| subvol.users() > 0).collect();
-        let mut gone = Vec::new();
         let mut dirty = evicted;
-        if !used.is_empty() {
-            let held = self.views.held();
-            let is_held = |id: &TreeId| held.as_ref().is_none_or(|held| held.contains(id));
-            let dead: HashMap<_, _> = used.iter().map(|subvol| (subvol.id, is_held(&subvol.id))).collect();
-            let taken = self.inodes.evict_subvolumes(&dead);
-            let mut remembered = HashMap::<TreeId, Vec<ObjectId>>::new();
-            for (tree, ino) in taken.remembered {
-                remembered.entry(tree).or_default().push(ino);
-            }
-            gone = taken.gone;
-            for subvol in used.into_iter().filter(|subvol| !is_held(&subvol.id)) {
-                subvol.evicted.add(remembered.remove(&subvol.id).unwrap_or_default());
-                let listed = listed(subvol.id);
-                // A call, or a walk over a tree that goes on later, refers to the subvolume: it may
-                // read what is not written yet.
-                if listed.len() < subvol.users() {
-                    continue;
-                }
-                let own: Vec<_> = listed.into_iter().filter(|one| self.inodes.evict_dirty(one)).collect();
-                subvol.evicted.add(own.iter().map(|inode| inode.ino).collect());
-                own.iter().for_each(&discard);
-                dirty.extend(own);
-            }
-        }
+        let mut gone = match used.is_empty() {
+            true => Vec::new(),
+            false => self.take_out(&used, &mut dirty, listed, discard),
+        };
         // Write-back may have begun with one before it was taken out.
         let (free, busy): (Vec<_>, Vec<_>) = dirty.into_iter().partition(|one| Arc::strong_count(one) == 1);
         fence(Ordering::Acquire);
@@ -165,6 +145,48 @@ impl Objects {
         dead.dying.extend(emptied);
         dead.dying.extend(used);
         (unused.iter().map(|subvol| subvol.id).collect(), remaining, gone)
+    }
+
+    /// Takes inodes of deleted subvolumes out of memory that nothing uses, and others into `dirty`,
+    /// whose data was discarded.
+    fn take_out(
+        &self,
+        used: &[&Arc<Subvol>],
+        dirty: &mut Vec<Arc<Inode>>,
+        listed: impl Fn(TreeId) -> Vec<Arc<Inode>>,
+        discard: impl Fn(&Arc<Inode>),
+    ) -> Vec<Taken> {
+        let held = match self.views.held() {
+            Held::Found(held) => Some(held),
+            Held::Unknown => None,
+            Held::NotNow => {
+                // The next look asks again, whether or not there are fewer users then.
+                used.iter()
+                    .for_each(|subvol| subvol.seen_users.store(0, Ordering::Relaxed));
+                return Vec::new();
+            }
+        };
+        let is_held = |id: &TreeId| held.as_ref().is_none_or(|held| held.contains(id));
+        let dead = used.iter().map(|subvol| (subvol.id, is_held(&subvol.id)));
+        let taken = self.inodes.evict_subvolumes(&dead.collect());
+        let mut remembered = HashMap::<TreeId, Vec<ObjectId>>::new();
+        for (tree, ino) in taken.remembered {
+            remembered.entry(tree).or_default().push(ino);
+        }
+        for subvol in used.iter().filter(|subvol| !is_held(&subvol.id)) {
+            subvol.evicted.add(remembered.remove(&subvol.id).unwrap_or_default());
+            let listed = listed(subvol.id);
+            // A call, or a walk over a tree that goes on later, refers to the subvolume: it may read
+            // what is not written yet.
+            if listed.len() < subvol.users() {
+                continue;
+            }
+            let own: Vec<_> = listed.into_iter().filter(|one| self.inodes.evict_dirty(one)).collect();
+            subvol.evicted.add(own.iter().map(|inode| inode.ino).collect());
+            own.iter().for_each(&discard);
+            dirty.extend(own);
+        }
+        taken.gone
     }
 }
 

@@ -17,6 +17,7 @@ use btrfs_format::{ObjectId, TreeId};
 use btrfs_store::rank::LockRank;
 use btrfs_store::tree::AddrHash;
 use cowshed_runtime::lock::Mutex;
+use cowshed_vfs::Held;
 
 use super::inode::Inode;
 use super::subvol::Subvol;
@@ -50,9 +51,8 @@ pub(crate) trait Viewer: Send + Sync {
     fn listing_changed(&self, dir: &Inode);
     /// All that was told is dropped when this returns, or after a bounded time.
     fn settle(&self);
-    /// The subvolumes in which processes may use something without a call that says so. `None`
-    /// where that cannot be found out.
-    fn held(&self) -> Option<Vec<TreeId>>;
+    /// The subvolumes in which processes may use something without a call that says so.
+    fn held(&self) -> Held<Vec<TreeId>>;
 }
 
 /// What a view knows of the others.
@@ -85,12 +85,12 @@ struct Refs {
 }
 
 /// By inode, and of each the views that refer to it: few.
-type Held = HashMap<(TreeId, ObjectId), Vec<(ViewId, Refs)>, AddrHash>;
+type References = HashMap<(TreeId, ObjectId), Vec<(ViewId, Refs)>, AddrHash>;
 
 /// See the module.
 pub(crate) struct Views {
     table: Mutex<Table>,
-    held: [Mutex<Held>; SHARDS],
+    held: [Mutex<References>; SHARDS],
     count: AtomicUsize,
 }
 
@@ -98,7 +98,7 @@ impl Default for Views {
     fn default() -> Self {
         Self {
             table: Mutex::new(LockRank::Views, Table::default()),
-            held: std::array::from_fn(|_| Mutex::new(LockRank::HeldByViews, Held::default())),
+            held: std::array::from_fn(|_| Mutex::new(LockRank::HeldByViews, References::default())),
             count: AtomicUsize::new(0),
         }
     }
@@ -120,7 +120,7 @@ fn overlap(one: &[TreeId], other: &[TreeId]) -> bool {
 }
 
 impl Views {
-    fn shard(&self, inode: &Inode) -> &Mutex<Held> {
+    fn shard(&self, inode: &Inode) -> &Mutex<References> {
         let n = inode.ino.0 ^ inode.tree.id().0.wrapping_mul(0x9e37_79b9);
         &self.held[(n % SHARDS as u64) as usize]
     }
@@ -260,17 +260,24 @@ impl Views {
     }
 
     /// The subvolumes in which processes may use something that no view knows of: files that are
-    /// open are not meant. `None` where that cannot be found out.
-    pub(crate) fn held(&self) -> Option<HashSet<TreeId>> {
+    /// open are not meant.
+    pub(crate) fn held(&self) -> Held<HashSet<TreeId>> {
         let viewers: Vec<_> = {
             let table = self.table.lock();
             table.views.iter().map(|view| view.viewer.clone()).collect()
         };
-        let mut held = HashSet::new();
+        let (mut held, mut is_known) = (HashSet::new(), true);
         for viewer in viewers {
-            held.extend(viewer.held()?);
+            match viewer.held() {
+                Held::Found(trees) => held.extend(trees),
+                Held::NotNow => is_known = false,
+                Held::Unknown => return Held::Unknown,
+            }
         }
-        Some(held)
+        match is_known {
+            true => Held::Found(held),
+            false => Held::NotNow,
+        }
     }
 
     /// What views refer to of an inode that left memory is not known any more.
@@ -343,7 +350,7 @@ impl Views {
     }
 }
 
-fn refs_of(held: &Held, id: ViewId, inode: &Inode) -> Refs {
+fn refs_of(held: &References, id: ViewId, inode: &Inode) -> Refs {
     let all = held.get(&(inode.tree.id(), inode.ino)).map_or(&[][..], Vec::as_slice);
     let mut own = all
         .iter()
@@ -357,7 +364,7 @@ fn refs_of(held: &Held, id: ViewId, inode: &Inode) -> Refs {
 }
 
 /// Changes what a view refers to, and forgets it where nothing is left.
-fn change(held: &mut Held, id: ViewId, inode: &Inode, by: impl FnOnce(&mut Refs)) {
+fn change(held: &mut References, id: ViewId, inode: &Inode, by: impl FnOnce(&mut Refs)) {
     let key = (inode.tree.id(), inode.ino);
     let all = held.entry(key).or_default();
     let at = all.iter().position(|(view, _)| *view == id).unwrap_or_else(|| {

@@ -12,7 +12,9 @@ use cowshed_btrfs::fs::MountOptions;
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
 use cowshed_device_sim::Rng;
 use cowshed_harness::{KernelVolume, VolumeOptions, run};
-use cowshed_vfs::{Caches, Error, FileSystem, Handle, InitInfo, NodeId, RenameFlags, SetAttr, Volume, WriteFlags};
+use cowshed_vfs::{
+    Caches, Error, FileSystem, Handle, Held, InitInfo, NodeId, RenameFlags, SetAttr, Volume, WriteFlags,
+};
 
 use crate::rig::{ROOT, Rig, kernel_can};
 
@@ -104,8 +106,8 @@ impl Caches for NothingHeld {
     fn content_changed(&self, _: NodeId, _: Vec<Range<u64>>) {}
     fn content_lost(&self, _: NodeId, _: Vec<Range<u64>>) {}
     fn settle(&self) {}
-    fn held(&self) -> Option<Vec<u64>> {
-        Some(Vec::new())
+    fn held(&self) -> Held<Vec<u64>> {
+        Held::Found(Vec::new())
     }
 }
 

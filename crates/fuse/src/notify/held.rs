@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use cowshed_vfs::Held;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
@@ -47,14 +48,13 @@ impl Looks {
         }
     }
 
-    /// Inode numbers of what processes hold. `None`: that is not to be seen from here, or the last
-    /// look was a moment ago.
-    pub fn look(&self) -> Option<Vec<u64>> {
+    /// Inode numbers of what processes hold.
+    pub fn look(&self) -> Held<Vec<u64>> {
         let mut last = self.last.lock();
         let begin = Instant::now();
         let is_soon = last.is_some_and(|(end, took)| begin.duration_since(end) < PAUSE_FACTOR * took);
         if is_soon || self.is_looking.swap(true, Ordering::AcqRel) {
-            return None;
+            return Held::NotNow;
         }
         let (found, is_found) = mpsc::channel();
         let (device, is_looking) = (self.device.clone(), self.is_looking.clone());
@@ -78,10 +78,10 @@ impl Looks {
         };
         *last = Some((Instant::now(), begin.elapsed()));
         match found {
-            Ok((one, other)) => Some(one.union(&other).copied().collect()),
+            Ok((one, other)) => Held::Found(one.union(&other).copied().collect()),
             Err(error) => {
                 tracing::debug!(%error, "what processes hold of the mount is not known");
-                None
+                Held::Unknown
             }
         }
     }
@@ -284,10 +284,11 @@ mod tests {
     #[test]
     fn nothing_is_known_without_a_mount_and_looks_have_pauses() {
         let looks = Looks::new("0:0".into());
-        assert!(looks.look().is_none());
+        assert_eq!(looks.look(), Held::Unknown);
         let (_, took) = looks.last.lock().unwrap();
         *looks.last.lock() = Some((Instant::now(), Duration::from_secs(100)));
-        assert!(looks.look().is_none() && took < LOOK_MAX);
+        assert_eq!(looks.look(), Held::NotNow);
+        assert!(took < LOOK_MAX);
         assert!(!looks.is_looking.load(Ordering::Relaxed));
     }
 }
