@@ -123,7 +123,7 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
                 let account = volume.space_account().map_err(unknown_where_unsupported)?;
                 reply(output, wire::SpacePage::from(&account).as_bytes())
             }
-            wire::SYNC => volume.syncfs(ctx, node).map(|()| IoctlReply::default()),
+            wire::SYNC => self.commit(ctx, node).map(|()| IoctlReply::default()),
             _ => self.ioctl_volume(ctx, node, cmd, input, output),
         }
     }
