@@ -128,7 +128,9 @@ impl Subvolumes for Fs {
     }
 
     fn drop_at_once(&self) {
-        self.mount.background().drop_at_once();
+        if self.mount.objects().has_dying() || self.mount.store().queued_drops() > 0 {
+            self.mount.background().drop_at_once();
+        }
     }
 
     fn set_read_only(&self, ctx: &Context, root: NodeId, is_read_only: bool) -> VfsResult<()> {

@@ -99,6 +99,11 @@ impl Objects {
         self.subvols.write().remove(&subvol.id);
     }
 
+    /// Some that were deleted are in use, or were not looked at yet.
+    pub(crate) fn has_dying(&self) -> bool {
+        !self.dead.lock().dying.is_empty()
+    }
+
     /// The one object of a subvolume that was opened just now, by this call or another one. `None`:
     /// it was deleted meanwhile, and its root item may say so with the next commit only.
     pub(crate) fn keep_subvolume(&self, opened: &Arc<Subvol>) -> Option<Arc<Subvol>> {
