@@ -62,8 +62,7 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
             free(inbox, files, edits);
         }
         if now() >= unloading.next() {
-            let holds = files.upgrade().map_or(0, |files| files.store().txn().holds());
-            wants.return_memory |= unloading.step(now(), holds);
+            wants.return_memory |= unloading.step(now(), holds_of(files));
         }
         if wants.return_memory || now() >= returning.due {
             let Some(files) = files.upgrade() else { return };
@@ -75,8 +74,7 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
         }
         drop_due.note(&wants, inbox);
         if wants.drop_at_once {
-            let holds = files.upgrade().map_or(0, |files| files.store().txn().holds());
-            steps.hurry(holds);
+            steps.hurry(holds_of(files));
         }
         let is_due = || now() >= due;
         let mut drops = drop_due.step.is_some_and(|at| now() >= at);
@@ -132,6 +130,11 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
     }
 }
 
+/// Fsyncs and commits so far; 0 once the volume is closed.
+fn holds_of(files: &Weak<Files>) -> u64 {
+    files.upgrade().map_or(0, |files| files.store().txn().holds())
+}
+
 /// Frees the edits of a commit in steps, with pauses while an fsync or commit runs: each allocation
 /// of that would wait for the allocator's lock.
 fn free(inbox: &Inbox<Wants>, files: &Weak<Files>, edits: Arc<FrozenEdits>) {
@@ -139,7 +142,7 @@ fn free(inbox: &Inbox<Wants>, files: &Weak<Files>, edits: Arc<FrozenEdits>) {
     let Some(mut edits) = Arc::into_inner(edits) else {
         return;
     };
-    let holds = || files.upgrade().map_or(0, |files| files.store().txn().holds());
+    let holds = || holds_of(files);
     let (mut seen, mut slow_until) = (holds(), Duration::ZERO);
     while edits.free_some(FREED_AT_ONCE) {
         let (now, holds) = (inbox.monotonic(), holds());

@@ -342,8 +342,8 @@ pub trait FileSystem: Send + Sync {
         Err(Error::NotSupported)
     }
 
-    /// What an ioctl waits for, if it is one that may wait for long and gives back nothing. The front
-    /// end ends the wait when the caller is interrupted; it asks for none after
+    /// What an ioctl waits for, if it is one that may wait for long and gives back nothing. The
+    /// front end ends the wait when the caller is interrupted; it asks for none after
     /// [`FileSystem::destroy`]. `None`: it is to be answered by [`FileSystem::ioctl`].
     fn ioctl_wait(&self, ctx: &Context, node: NodeId, call: &Ioctl, input: &[u8]) -> Result<Option<Wait>> {
         let _ = (ctx, node, call, input);

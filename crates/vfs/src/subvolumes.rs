@@ -128,14 +128,14 @@ pub trait Subvolumes: Send + Sync {
     /// As [`Subvolumes::delete`], by number. Errors: in addition `NotFound`.
     fn delete_by_id(&self, ctx: &Context, id: u64) -> Result<()>;
 
-    /// Was the subvolume of this number deleted, and is not gone yet? `None`: there is none. For
-    /// everybody.
+    /// Was the subvolume of this number deleted, and is not gone yet? `None`: there is none. Every
+    /// caller may ask.
     fn is_deleted(&self, id: u64) -> Result<Option<bool>>;
 
-    /// The numbers of all that were deleted and are not gone yet. For everybody.
+    /// The numbers of all that were deleted and are not gone yet. Every caller may ask.
     fn all_deleted(&self) -> Result<Vec<u64>>;
 
-    /// Somebody waits until deleted ones are gone.
+    /// Has deleted ones dropped without a pause for further deletions: a call waits for that.
     fn drop_at_once(&self);
 
     /// Makes the subvolume whose root directory is `root` read-only, or writable. On disk when this

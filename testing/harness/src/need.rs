@@ -93,6 +93,15 @@ pub fn syncfs_of_block_devices() -> Option<()> {
     require(is_since(&release, (6, 18)), &what)
 }
 
+/// Linux whose btrfs has an ioctl that waits for deleted subvolumes.
+pub fn waits_for_subvolumes() -> Option<()> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    require(
+        is_since(&release, (6, 13)),
+        "Linux 6.13, whose btrfs waits for deleted subvolumes",
+    )
+}
+
 /// Linux that expires the names which it remembers of a FUSE mount, so that several mounts show one
 /// subvolume.
 pub fn names_that_expire() -> Option<()> {

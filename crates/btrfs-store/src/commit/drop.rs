@@ -160,7 +160,7 @@ impl Committer<'_> {
         }
         let nodes = self.store.nodes();
         let block = match ptr.level {
-            // Gone after this, or kept below. The way to the next one is read again by the next step.
+            // Gone after this, or kept below. The next step reads the way to the next one again.
             0 => nodes.load_once(ptr, walk.id)?,
             _ => nodes.load(ptr, walk.id)?,
         };
@@ -171,7 +171,9 @@ impl Committer<'_> {
         };
         if refs > 1 {
             // Others that share it may be dropped next.
-            nodes.keep(&block);
+            if ptr.level == 0 {
+                nodes.keep(&block);
+            }
             if !is_full && block.owner() == walk.id && !self.hand_over(walk, &block)? {
                 return Ok(Walked::Paused(None));
             }

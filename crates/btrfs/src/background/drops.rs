@@ -130,8 +130,8 @@ impl Steps {
     }
 }
 
-/// Inodes of deleted subvolumes, freed some at a time: what is freed is sorted by the allocations that
-/// come next, of whatever thread.
+/// Inodes of deleted subvolumes, freed some at a time: the allocations that come next, of whatever
+/// thread, sort what is freed.
 #[derive(Debug, Default)]
 pub(super) struct Unloading {
     gone: Vec<Taken>,

@@ -40,7 +40,7 @@ impl FrontEnd {
     pub(super) fn remembered(&self, gone: &Subvol) -> Remembered {
         const CALLS: usize = 3;
         let (mount, numbering) = (self.mount.clone(), self.numbering.clone());
-        let (tree, after, calls) = (gone.id, gone.evicted.clone(), AtomicUsize::new(0));
+        let (tree, after, calls) = (gone.id, gone.remembered.clone(), AtomicUsize::new(0));
         Box::new(move || {
             let Some(mount) = mount.upgrade() else {
                 return Vec::new();
@@ -551,7 +551,7 @@ mod tests {
         assert_eq!(
             one.getattr(&ctx, dir.node, None),
             Err(Errno::Stale),
-            "nobody asks any more"
+            "no call asks for it any more"
         );
         one.release(file.node, opened.handle);
         let root_shown = one.numbering.shown(TreeId(256), btrfs_format::ObjectId::FIRST_FREE);

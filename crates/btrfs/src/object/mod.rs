@@ -2,6 +2,7 @@
 //! inodes, subvolumes, and what all files share. Passive: operations on them are above.
 
 mod blocks;
+mod dead;
 mod dir;
 mod filter;
 pub mod flags;
@@ -16,6 +17,7 @@ mod unasked;
 mod views;
 mod xattrs;
 
+pub(crate) use dead::{Remaining, Taken};
 pub use dir::DirData;
 pub(crate) use filter::Spread;
 pub(crate) use inode::rdev_from_disk;
@@ -23,7 +25,6 @@ pub use inode::{Inode, InodeAttr, InodeRefs, InodeState, rdev_to_disk};
 pub(crate) use shared::{DECOMPRESSED_MAX, INLINE_BYTES_MAX};
 pub use shared::{FileShared, OnLost};
 pub use subvol::{Objects, PLACEHOLDER_INO_BIT, Policy, Subvol};
-pub(crate) use subvol::{Remaining, Taken};
 pub use table::InodeTable;
 pub(crate) use table::{KeepAll, Mark};
 pub use unasked::Unasked;

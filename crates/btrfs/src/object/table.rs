@@ -20,6 +20,8 @@
 //!
 //! Locks: one per shard, a leaf of [`btrfs_store::rank`].
 
+mod evict;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
@@ -29,7 +31,7 @@ use btrfs_format::{Key, KeyType, ObjectId, TreeId, view};
 use cowshed_runtime::lock::Mutex;
 
 use super::inode::{Inode, InodeAttr};
-use super::subvol::{PLACEHOLDER_INO_BIT, Subvol, Taken};
+use super::subvol::{PLACEHOLDER_INO_BIT, Subvol};
 use super::views::Views;
 use crate::error::{Error, Result, StoreError};
 use btrfs_store::rank::LockRank;
@@ -48,12 +50,10 @@ const FILE_BYTES: u64 = 512;
 const FILES_PER_SHARD_MIN: u64 = 16;
 /// Files looked at when one more comes.
 const PARK_STEPS: usize = 2;
-/// Inodes of a deleted subvolume that go while a lock is held.
-const EVICTED_AT_ONCE: usize = 64;
 /// Tables of fewer entries do not shrink.
 const SHRINK_MIN: usize = 1024;
 
-pub(crate) type Id = (TreeId, ObjectId);
+type Id = (TreeId, ObjectId);
 
 /// A moment at which an inode was not in memory: [`InodeTable::get_or_mark`].
 #[derive(Clone, Copy, Debug)]
@@ -93,14 +93,6 @@ struct Shard {
     idle: VecDeque<Id>,
     /// Grows whenever an inode leaves: what was read from the tree before may be old then.
     evictions: u64,
-}
-
-/// What left memory of deleted subvolumes.
-#[derive(Debug, Default)]
-pub(crate) struct Evicted {
-    pub gone: Vec<Taken>,
-    /// Which of them, and of those that were parked, front ends remember.
-    pub remembered: Vec<Id>,
 }
 
 /// The inodes in memory.
@@ -375,74 +367,6 @@ impl InodeTable {
             all.extend(shard.inodes.values().filter(|inode| is_meant(inode)).cloned());
         }
         all
-    }
-
-    /// Takes the inodes of deleted subvolumes out that are not in use, and returns them: to free a
-    /// million takes its time. With each subvolume comes whether processes hold anything in it but
-    /// open files. Where they do not, lookups are no use: what Linux remembers is never asked for.
-    pub(crate) fn evict_subvolumes(&self, dead: &HashMap<TreeId, bool>) -> Evicted {
-        let mut evicted = Evicted::default();
-        for shard in &self.shards {
-            let of_these: Vec<_> = {
-                let mut shard = shard.lock();
-                shard.parked.retain(|id, _| {
-                    let goes = dead.get(&id.0) == Some(&false);
-                    if goes {
-                        evicted.remembered.push(*id);
-                    }
-                    !goes
-                });
-                shrink(&mut shard.parked);
-                // The ids alone are quickly looked at, in the table itself.
-                let ids = shard.inodes.keys();
-                ids.filter(|id| dead.contains_key(&id.0)).copied().collect()
-            };
-            evicted.gone.reserve(of_these.len());
-            for some in of_these.chunks(EVICTED_AT_ONCE) {
-                let before = evicted.gone.len();
-                let mut locked = shard.lock();
-                for id in some {
-                    let Some(inode) = locked.inodes.get(id) else {
-                        continue;
-                    };
-                    let is_free = match dead.get(&id.0) {
-                        Some(false) => !inode.refs.is_open(),
-                        Some(true) | None => inode.refs.is_idle(),
-                    };
-                    if is_alone(inode) && is_free {
-                        evicted.gone.extend(locked.inodes.remove(id).map(Taken::new));
-                        locked.evictions += 1;
-                    }
-                }
-                drop(locked);
-                for inode in &evicted.gone[before..] {
-                    self.views.forget(inode);
-                    if inode.refs.lookups() > 0 {
-                        evicted.remembered.push(id_of(inode));
-                    }
-                }
-            }
-            shrink(&mut shard.lock().inodes);
-        }
-        evicted
-    }
-
-    /// Takes an inode out that has dirty data, and that the caller and the list of such inodes alone
-    /// refer to. False where something else does, or it is open.
-    pub(crate) fn evict_dirty(&self, inode: &Arc<Inode>) -> bool {
-        /// This table, that list, and the caller.
-        const REFERENCES: usize = 3;
-        let id = id_of(inode);
-        let mut shard = self.shard(id).lock();
-        let is_this = shard.inodes.get(&id).is_some_and(|there| Arc::ptr_eq(there, inode));
-        if !is_this || Arc::strong_count(inode) != REFERENCES || inode.refs.is_open() {
-            return false;
-        }
-        shard.inodes.remove(&id);
-        shard.evictions += 1;
-        drop(shard);
-        self.views.forget(inode);
-        true
     }
 
     /// Drops every inode without references: what memory pressure would do.

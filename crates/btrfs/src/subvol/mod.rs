@@ -53,7 +53,7 @@ pub(crate) fn load(files: &Files, id: TreeId) -> Result<Option<Arc<Subvol>>> {
         next_ino: AtomicU64::new(0),
         seen_users: AtomicUsize::new(0),
         unloading: AtomicUsize::new(0),
-        evicted: Arc::default(),
+        remembered: Arc::default(),
     });
     let Some(subvol) = files.objects().keep_subvolume(&fresh) else {
         return Ok(None);
@@ -80,7 +80,7 @@ pub(crate) fn open_new(files: &Files, id: TreeId, tree: Arc<Tree>) -> Arc<Subvol
         next_ino: AtomicU64::new(0),
         seen_users: AtomicUsize::new(0),
         unloading: AtomicUsize::new(0),
-        evicted: Arc::default(),
+        remembered: Arc::default(),
     });
     files.objects().subvols.write().insert(id, subvol.clone());
     subvol

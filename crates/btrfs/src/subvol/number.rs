@@ -161,7 +161,7 @@ impl Numbering {
         }
     }
 
-    /// The subvolume of an inode by the number that it shows. `None` where the number does not say it.
+    /// The subvolume of an inode by the number that it shows. `None` where the number does not say.
     pub(crate) fn tree_of_shown(&self, shown: u64) -> Option<TreeId> {
         // The kernel's own, until it has asked for attributes.
         if shown == NodeId::ROOT.0 {

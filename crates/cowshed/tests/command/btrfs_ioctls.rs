@@ -220,8 +220,8 @@ fn ioctls_of_btrfs_answer_as_the_kernels_do() {
     assert_eq!(found.lines().count(), wanted.lines().count());
 }
 
-/// Waits for deleted subvolumes: errors, the end, and callers that are killed or interrupted, more of
-/// them than the server has threads. `sys.argv[2]`: the side.
+/// Waits for deleted subvolumes: errors, the end, and callers that are killed or interrupted, more
+/// of them than the server has threads. `sys.argv[2]`: the side.
 const WAITS: &str = r#"
 import signal, time
 top, side = sys.argv[1], sys.argv[2]
@@ -292,6 +292,7 @@ assert vol(top, DESTROY, "b") == 0 and wait(0, 1) in GONE and wait(0, 1) == errn
 
 #[test]
 fn callers_wait_for_deleted_subvolumes_and_can_be_killed_meanwhile() {
+    let Some(()) = need::tool("python3") else { return };
     let Some(Mounted { scratch, mnt }) = mounted() else {
         return;
     };
@@ -301,8 +302,7 @@ fn callers_wait_for_deleted_subvolumes_and_can_be_killed_meanwhile() {
     unmount(&mnt);
     drop(guard);
     scratch.assert_clean();
-    // Since Linux 6.13.
-    let (Some(()), Some(())) = (need::kernel_btrfs(), need::tool("python3")) else {
+    let (Some(()), Some(())) = (need::kernel_btrfs(), need::waits_for_subvolumes()) else {
         return;
     };
     let volume = KernelVolume::copy_of(&[&scratch.image]).unwrap();

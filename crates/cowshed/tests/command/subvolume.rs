@@ -155,8 +155,8 @@ fn name_of_a_large_deleted_subvolume_is_free_at_once_and_the_rest_goes_when_noth
 }
 
 /// Linux tells a server of open files alone. A working directory, an open directory, a descriptor
-/// that only names a file: each keeps a deleted subvolume as it is. Without any it goes at once, with
-/// data that was never written.
+/// that only names a file: each keeps a deleted subvolume as it is. Without any it goes at once,
+/// with data that was never written.
 #[test]
 fn deleted_subvolume_stays_while_a_process_is_in_it_and_goes_before_its_data_is_written() {
     const FILES: usize = 2000;

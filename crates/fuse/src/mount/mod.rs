@@ -353,7 +353,7 @@ impl Mountpoint {
 const CONTROL: &str = "/sys/fs/fuse/connections";
 
 /// Read from the mount table, not from the mount itself, which may not answer.
-fn mount_table() -> io::Result<String> {
+pub(crate) fn mount_table() -> io::Result<String> {
     std::fs::read_to_string("/proc/self/mountinfo")
 }
 

@@ -16,6 +16,9 @@ use cowshed_vfs::Held;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
+use rustix::thread::{CapabilitySet, capabilities};
+
+use crate::mount::mount_table;
 
 /// Looks take a tenth of a processor at most.
 const PAUSE_FACTOR: u32 = 10;
@@ -25,9 +28,6 @@ const LOOK_MAX: Duration = Duration::from_secs(1);
 
 /// The first namespace of process numbers: all processes are seen there.
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
-
-/// `CAP_SYS_PTRACE`: what lets the superuser look into processes of others.
-const CAP_SYS_PTRACE: u32 = 19;
 
 /// Looks for what is held of one mount.
 #[derive(Debug)]
@@ -92,7 +92,7 @@ fn all_held(device: &str) -> io::Result<HashSet<u64>> {
     if read_link("/proc/self")? != Path::new(&std::process::id().to_string()) {
         return Err(io::Error::other("/proc is that of other processes"));
     }
-    let table = read_to_string("/proc/self/mountinfo")?;
+    let table = mount_table()?;
     let Users { owner, are_all } = users_of(&table, device)?;
     let is_seen = match are_all {
         true => read_link("/proc/self/ns/pid")? == Path::new(FIRST_PID_NAMESPACE) && may_look_into_all()?,
@@ -128,7 +128,7 @@ fn all_held(device: &str) -> io::Result<HashSet<u64>> {
     Ok(look.held)
 }
 
-/// Who may come in.
+/// The users that may use a mount.
 struct Users {
     owner: u32,
     are_all: bool,
@@ -147,11 +147,9 @@ fn users_of(table: &str, device: &str) -> io::Result<Users> {
     })
 }
 
+/// Also into processes of other users.
 fn may_look_into_all() -> io::Result<bool> {
-    let status = read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let bits = line.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
-    Ok(bits.is_some_and(|bits| bits & 1 << CAP_SYS_PTRACE != 0))
+    Ok(capabilities(None)?.effective.contains(CapabilitySet::SYS_PTRACE))
 }
 
 fn is_gone(error: &io::Error) -> bool {

@@ -4,8 +4,8 @@
 //! call: of a million files two seconds of a processor, in which it holds the lock of the directory
 //! above, and which come with a million FORGETs. A program beside that waits for time slices. So
 //! the name only expires at once, and a thread of low priority names the nodes below to the kernel,
-//! some at a time, with pauses while programs use the mount. The subvolume itself may be gone by then
-//! ([`super::held`]).
+//! some at a time, with pauses while programs use the mount. The subvolume itself may be gone by
+//! then ([`super::held`]).
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ const BATCH: usize = 64;
 /// milliseconds later, all that were evicted meanwhile at once, and delays programs as long.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// After so long without requests no program uses the mount: one that waits for an answer still does.
+/// After so long without requests no program uses the mount; one that waits for an answer does.
 const LULL: Duration = Duration::from_millis(100);
 
 /// After the last notification of a round, and between rounds at least: FORGETs come later than

@@ -233,6 +233,12 @@ impl Server {
         }
     }
 
+    /// No call waits for long any more: the connection has ended, and a thread of the transport may
+    /// be held by each that does.
+    pub(crate) fn end_waits(&self) {
+        self.waits.end();
+    }
+
     fn report_panic(&self, request: &Request<'_>, panic: &(dyn Any + Send)) {
         let message = panic_text(panic);
         tracing::error!(

@@ -322,29 +322,15 @@ impl Server {
 
     /// What an ioctl waits for, if it is one that may wait for long.
     pub(super) fn ioctl_wait(&self, request: &Request<'_>, args: &IoctlIn, input: &[u8]) -> Result<Option<Wait>> {
-        let flags = IoctlFlags::from_bits_retain(args.flags);
-        if flags.contains(IoctlFlags::UNRESTRICTED) || self.agreed().is_none() {
+        let Some(call) = ioctl_call(args).filter(|_| self.agreed().is_some()) else {
             return Ok(None);
-        }
-        let call = Ioctl {
-            cmd: args.cmd,
-            arg: args.arg,
-            compat: flags.contains(IoctlFlags::COMPAT),
         };
         let node = NodeId(request.header.nodeid);
         self.fs.ioctl_wait(&self.context(request, 0), node, &call, input)
     }
 
     fn ioctl(&self, ctx: &Context, node: NodeId, args: &IoctlIn, input: &[u8], out: &mut Reply<'_>) -> Result<()> {
-        let flags = IoctlFlags::from_bits_retain(args.flags);
-        if flags.contains(IoctlFlags::UNRESTRICTED) {
-            return Err(Error::NotIoctl); // only character devices get these
-        }
-        let call = Ioctl {
-            cmd: args.cmd,
-            arg: args.arg,
-            compat: flags.contains(IoctlFlags::COMPAT),
-        };
+        let call = ioctl_call(args).ok_or(Error::NotIoctl)?;
         let done = self
             .fs
             .ioctl(ctx, node, Handle(args.fh), &call, input, out.room(args.out_size));
@@ -357,6 +343,16 @@ impl Server {
         out.filled(done.out_bytes);
         Ok(())
     }
+}
+
+/// `None`: the memory that it uses is not said, which character devices alone may do.
+fn ioctl_call(args: &IoctlIn) -> Option<Ioctl> {
+    let flags = IoctlFlags::from_bits_retain(args.flags);
+    (!flags.contains(IoctlFlags::UNRESTRICTED)).then(|| Ioctl {
+        cmd: args.cmd,
+        arg: args.arg,
+        compat: flags.contains(IoctlFlags::COMPAT),
+    })
 }
 
 fn taken(taken: bool) -> ControlFlow<()> {

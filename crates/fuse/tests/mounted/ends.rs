@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use cowshed_fuse::{Session, SessionOptions};
 use cowshed_harness::{KernelMount, LoopDevice, need, run};
 use cowshed_vfs::NodeId;
-use cowshed_vfs::memfs::MemFs;
+use cowshed_vfs::memfs::{MemFs, WAIT};
 
 use crate::support::*;
 
@@ -341,6 +341,14 @@ fn a_block_device_mount_ends_before_umount_returns() {
     assert!(refused.unwrap_err().to_string().contains("not a block device"));
 }
 
+/// Has Linux give up the connection.
+fn abort(mount: &Mount) {
+    let connection = libc::minor(fs::metadata(mount.dir.path()).unwrap().dev());
+    let dir = tempfile::tempdir().unwrap();
+    let control = KernelMount::new("fusectl", &["none".as_ref()], dir.path(), "").unwrap();
+    fs::write(control.dir().join(format!("{connection}/abort")), b"1").unwrap();
+}
+
 #[test]
 fn an_aborted_connection_ends_and_leaves_no_dead_mount() {
     let Some(_turn) = turn("an_aborted_connection_ends_and_leaves_no_dead_mount") else {
@@ -348,15 +356,54 @@ fn an_aborted_connection_ends_and_leaves_no_dead_mount() {
     };
     let mut mount = Mount::new(|_| {});
     fs::write(mount.path("f"), b"x").unwrap();
-    use std::os::unix::fs::MetadataExt;
-    let connection = libc::minor(fs::metadata(mount.dir.path()).unwrap().dev());
-    let dir = tempfile::tempdir().unwrap();
-    let control = KernelMount::new("fusectl", &["none".as_ref()], dir.path(), "").unwrap();
-    fs::write(control.dir().join(format!("{connection}/abort")), b"1").unwrap();
+    abort(&mount);
     let ended = mount.wait_for_result();
     assert!(ended.unwrap_err().to_string().contains("abort"));
     assert_eq!(mount.fs.destroyed.load(Ordering::SeqCst), 1);
     assert_eq!(mount_line(mount.dir.path()), "");
+}
+
+/// Calls that wait for long: the server lives no longer than its mount because of them.
+#[test]
+fn blocking_ioctl_ends_with_its_event_a_signal_or_the_connection() {
+    let Some(_turn) = turn("blocking_ioctl_ends_with_its_event_a_signal_or_the_connection") else {
+        return;
+    };
+    const A_MOMENT: Duration = Duration::from_millis(300);
+    let mut mount = Mount::new(|_| {});
+    let root = File::open(mount.dir.path()).unwrap();
+    let hold = |holds| mount.fs.holds_waits.store(holds, Ordering::SeqCst);
+    ioctl(&root, WAIT).unwrap();
+
+    hold(true);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| ioctl(&root, WAIT));
+        std::thread::sleep(A_MOMENT);
+        fs::write(mount.path("f"), b"others are served").unwrap();
+        assert!(!waiting.is_finished());
+        hold(false);
+        waiting.join().unwrap().unwrap();
+    });
+
+    hold(true);
+    let began = Instant::now();
+    let ended = in_child(|| {
+        end_by_signal_after(A_MOMENT)?;
+        ioctl(&root, WAIT)
+    });
+    assert_eq!(errno(ended), ENDED_BY_SIGNAL);
+    assert!(began.elapsed() >= A_MOMENT, "it did not wait");
+
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| ioctl(&root, WAIT));
+        std::thread::sleep(A_MOMENT);
+        assert!(!waiting.is_finished());
+        abort(&mount);
+        assert_eq!(errno(waiting.join().unwrap()), libc::ECONNABORTED);
+    });
+    let ended = mount.wait_for_result();
+    assert!(ended.unwrap_err().to_string().contains("abort"));
+    assert_eq!(mount.fs.destroyed.load(Ordering::SeqCst), 1);
 }
 
 #[test]

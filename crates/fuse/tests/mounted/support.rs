@@ -266,7 +266,10 @@ pub fn as_user(uid: u32, gid: u32, groups: &[u32], f: impl FnOnce() -> io::Resul
     })
 }
 
-/// Runs `f` in a child process.
+/// What [`in_child`] says of a child that a signal has ended: no error number.
+pub const ENDED_BY_SIGNAL: i32 = 0;
+
+/// Runs `f` in a child process, as [`as_user`] does.
 pub fn in_child(f: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     // SAFETY: the child has one thread, runs `f` and leaves by `_exit`, so that nothing of ours
     // runs twice.
@@ -290,6 +293,18 @@ pub fn in_child(f: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
             }
         }
     }
+}
+
+/// Has a signal end this process.
+pub fn end_by_signal_after(time: std::time::Duration) -> io::Result<()> {
+    let mut timer = libc::itimerval {
+        it_interval: libc::timeval { tv_sec: 0, tv_usec: 0 },
+        it_value: libc::timeval { tv_sec: 0, tv_usec: 0 },
+    };
+    timer.it_value.tv_sec = time.as_secs() as _;
+    timer.it_value.tv_usec = time.subsec_micros().into();
+    // SAFETY: a valid structure, and no room for the timer before.
+    check(unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) }.into()).map(drop)
 }
 
 /// Gives this process its own view of the mount table.

@@ -31,6 +31,9 @@ const FILE_BYTES_MAX: u64 = i64::MAX as u64 - (1 << 20);
 /// What one call may allocate or copy.
 const CALL_BYTES_MAX: u64 = 1 << 28;
 
+/// An ioctl that waits: [`MemFs::holds_waits`].
+pub const WAIT: u32 = 0x4d01;
+
 /// How a [`MemFs`] behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -71,6 +74,8 @@ pub struct MemFs {
     pub write_waits_for_read: AtomicBool,
     /// Calls of `read` so far.
     reads: AtomicU64,
+    /// While true, the ioctl [`WAIT`] waits.
+    pub holds_waits: Arc<AtomicBool>,
     /// What `init` fails with, to test that front ends give up in order.
     pub init_error: Option<Error>,
     /// A name whose lookup panics, to test that front ends survive it.
@@ -127,6 +132,7 @@ impl MemFs {
             sync_takes_millis: AtomicU64::new(0),
             write_waits_for_read: AtomicBool::new(false),
             reads: AtomicU64::new(0),
+            holds_waits: Arc::default(),
             init_error: None,
             panic_name: None,
             caches: Told::default(),

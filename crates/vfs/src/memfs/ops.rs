@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use cowshed_runtime::{Env as _, SystemEnv};
 
 use super::node::{BLOCK_BYTES, Body, Dir, File, Node};
-use super::{CALL_BYTES_MAX, FILE_BYTES_MAX, MemFs, State, check_name, now};
+use super::{CALL_BYTES_MAX, FILE_BYTES_MAX, MemFs, State, WAIT, check_name, now};
 use crate::acl::{self, Acl};
 use crate::fs::{DirPlusSink, DirSink, NewNode};
 use crate::perm::Strips;
@@ -689,6 +689,16 @@ impl FileSystem for MemFs {
             self.strip(state, dst.0, strips)?;
         }
         Ok(len)
+    }
+
+    fn ioctl_wait(&self, _ctx: &Context, _node: NodeId, call: &Ioctl, _input: &[u8]) -> Result<Option<Wait>> {
+        if call.cmd != WAIT {
+            return Ok(None);
+        }
+        let holds = self.holds_waits.clone();
+        Ok(Some(Box::new(move || {
+            (!holds.load(Ordering::SeqCst)).then_some(Ok(()))
+        })))
     }
 
     fn ioctl(

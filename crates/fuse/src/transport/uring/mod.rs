@@ -169,7 +169,12 @@ impl Transport for Uring {
             };
             let mut outcome = crew.start("fuse-forget".into(), {
                 let shared = &shared;
-                move || shared.leftovers.serve(server, device, payload_bytes)
+                move || {
+                    let served = shared.leftovers.serve(server, device, payload_bytes);
+                    // Workers wait for the replies to such calls, not for the kernel.
+                    server.end_waits();
+                    served
+                }
             });
             // Counted before the first of them can get a request.
             let entries: Vec<_> = entries
