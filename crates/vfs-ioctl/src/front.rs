@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 use cowshed_runtime::Env;
-use cowshed_vfs::fs::{DirPlusSink, DirSink, NewNode};
+use cowshed_vfs::fs::{DirPlusSink, DirSink, NewNode, WantsNode};
 use cowshed_vfs::{
     Access, Attr, Caches, Capabilities, Context, Done, Entry, Error, FallocateFlags, FileSystem, Handle, InitInfo,
     Ioctl, IoctlReply, Lookup, NodeId, OpenRequest, Opened, RenameFlags, Result, SeekKind, SetAttr, SetXattrFlags,
@@ -136,6 +136,7 @@ impl<V: Volume + ?Sized + 'static> FileSystem for Front<V> {
             node: NodeId,
             handle: Handle,
             cookie: u64,
+            wants: WantsNode<'_>,
             sink: DirPlusSink<'_>,
         ) -> Result<()>;
         fn releasedir(&self, node: NodeId, handle: Handle);

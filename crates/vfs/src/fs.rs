@@ -40,6 +40,10 @@ pub type DirSink<'a> = &'a mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>;
 /// whose node cannot be read.
 pub type DirPlusSink<'a> = &'a mut dyn FnMut(DirEntry<'_>, Option<&Entry>) -> ControlFlow<()>;
 
+/// Is asked once for each name of a listing, in order, whether it is to come with its node. False
+/// where that is of no use: to find it takes longer than to list the name.
+pub type WantsNode<'a> = &'a mut dyn FnMut(&DirEntry<'_>) -> bool;
+
 /// What a new node shall be, for [`FileSystem::mknod`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewNode {
@@ -229,17 +233,18 @@ pub trait FileSystem: Send + Sync {
     /// handle.
     fn readdir(&self, ctx: &Context, node: NodeId, handle: Handle, cookie: u64, sink: DirSink<'_>) -> Result<()>;
 
-    /// As `readdir`, with the entries looked up. The default answers `NotImplemented`: front ends
-    /// fall back to `readdir`.
+    /// As `readdir`, with those entries looked up that `wants` names. The default answers
+    /// `NotImplemented`: front ends fall back to `readdir`.
     fn readdirplus(
         &self,
         ctx: &Context,
         node: NodeId,
         handle: Handle,
         cookie: u64,
+        wants: WantsNode<'_>,
         sink: DirPlusSink<'_>,
     ) -> Result<()> {
-        let _ = (ctx, node, handle, cookie, sink);
+        let _ = (ctx, node, handle, cookie, wants, sink);
         Err(Error::NotImplemented)
     }
 

@@ -87,7 +87,9 @@ impl<'a> Walk<'a> {
             }
         }
         let mut plus = |_: cowshed_vfs::DirEntry<'_>, _: Option<&cowshed_vfs::Entry>| ControlFlow::Continue(());
-        let result = self.fs.readdirplus(&ROOT, dir, Handle::NONE, 0, &mut plus);
+        let result = self
+            .fs
+            .readdirplus(&ROOT, dir, Handle::NONE, 0, &mut |_| true, &mut plus);
         self.note("readdirplus", dir, result);
         for name in names.into_iter().filter(|name| name != b"." && name != b"..") {
             let result = self.fs.lookup(&ROOT, dir, &name);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use btrfs_format::{Key, KeyType, view};
-use cowshed_vfs::fs::{DirPlusSink, DirSink, NewNode};
+use cowshed_vfs::fs::{DirPlusSink, DirSink, NewNode, WantsNode};
 use cowshed_vfs::perm::Strips;
 use cowshed_vfs::{
     Access, Attr, Capabilities, Context, Done, Entry, Error as Errno, FallocateFlags, FileKind, FileSystem, Handle,
@@ -532,9 +532,10 @@ impl FileSystem for Fs {
         node: NodeId,
         _handle: Handle,
         cookie: u64,
+        wants: WantsNode<'_>,
         sink: DirPlusSink<'_>,
     ) -> VfsResult<()> {
-        self.list_with_entries(node, cookie, sink)
+        self.list_with_entries(node, cookie, wants, sink)
             .map_err(|e| errno("readdirplus", e))
     }
 

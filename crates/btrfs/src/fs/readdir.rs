@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use cowshed_vfs::fs::DirPlusSink;
+use cowshed_vfs::fs::{DirPlusSink, WantsNode};
 use cowshed_vfs::{DirEntry, Entry, Error as Errno, FileKind, NodeId};
 
 use super::Fs;
@@ -94,12 +94,19 @@ impl Fs {
         }
     }
 
-    /// As [`Fs::list`], with the entry behind each name, looked up once.
-    pub(super) fn list_with_entries(&self, node: NodeId, cookie: u64, sink: DirPlusSink<'_>) -> Result<()> {
+    /// As [`Fs::list`], with the entry behind each name that is wanted, looked up once.
+    pub(super) fn list_with_entries(
+        &self,
+        node: NodeId,
+        cookie: u64,
+        wants: WantsNode<'_>,
+        sink: DirPlusSink<'_>,
+    ) -> Result<()> {
         let dir = self.inode(node)?;
         self.begin_listing(&dir, cookie)?;
         self.list(&dir, cookie, &mut |dirent, listed| {
-            let found = listed.and_then(|listed| self.listed_entry(&dir, listed));
+            let wanted = listed.filter(|_| wants(&dirent));
+            let found = wanted.and_then(|listed| self.listed_entry(&dir, listed));
             let Some((inode, entry)) = found else {
                 return sink(dirent, None);
             };

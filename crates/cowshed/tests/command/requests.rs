@@ -67,6 +67,24 @@ fn list(dir: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.unwrap().path()).collect()
 }
 
+/// Directories of a tree, and files of each.
+const TREE: (usize, usize) = (5, 20);
+
+/// Names of the directories in `tree`, as find reads them.
+fn list_tree(dir: &Path) {
+    let found = list(&dir.join("tree")).into_iter().map(|dir| list(&dir).len());
+    assert_eq!(found.sum::<usize>(), TREE.0 * TREE.1);
+}
+
+/// Names of the directories in `tree`, and attributes when each was read, as du reads them.
+fn list_tree_with_attributes(dir: &Path) {
+    for dir in list(&dir.join("tree")) {
+        for name in list(&dir) {
+            rustix::fs::lstat(name).unwrap();
+        }
+    }
+}
+
 /// Names, and the attributes of each.
 fn list_with_attributes(dir: &Path) {
     let names = list(&dir.join("many"));
@@ -253,6 +271,16 @@ const OPERATIONS: &[Operation] = &[
         "readdir of 100 names with stat of each (`ls -l`), warm",
         list_with_attributes,
     ),
+    cold("readdir of 5 directories of 20 names, cold", list_tree),
+    cold(
+        "readdir of 5 directories of 20 names with stat of each, cold",
+        list_tree_with_attributes,
+    ),
+    Operation {
+        name: "readdir of 5 directories of 20 names with stat of each, after another thread has listed them",
+        before: list_tree,
+        run: list_tree_with_attributes,
+    },
     cold("`ls -l` of 3 files, the program, cold", |dir| {
         program(dir, &["ls", "-l", "@a", "@b", "@sub"])
     }),
@@ -302,8 +330,15 @@ impl Counted {
     }
 
     fn prepare(&self) {
-        for number in 0..OPERATIONS.len() {
+        for (number, operation) in OPERATIONS.iter().enumerate() {
             let dir = self.place(number);
+            if operation.name.contains("5 directories") {
+                for of in 0..TREE.0 {
+                    let dir = dir.join(format!("tree/{of}"));
+                    fs::create_dir_all(&dir).unwrap();
+                    (0..TREE.1).for_each(|n| fs::write(dir.join(format!("{n}")), b"").unwrap());
+                }
+            }
             fs::create_dir_all(dir.join("sub")).unwrap();
             fs::create_dir(dir.join("many")).unwrap();
             for name in ["a", "b"] {
@@ -360,20 +395,21 @@ impl Counted {
         act_as(user, || self.prepare());
         self.unmount();
         self.mount();
-        let all = act_as(user, || {
-            let mut all = Vec::new();
-            // OPENDIR is refused once for each mount.
-            list(&self.dir);
-            for (number, operation) in OPERATIONS.iter().enumerate() {
-                let dir = self.place(number);
+        // OPENDIR is refused once for each mount.
+        act_as(user, || list(&self.dir));
+        let mut all = Vec::new();
+        for (number, operation) in OPERATIONS.iter().enumerate() {
+            // Each in a thread of its own, as by a program of its own: what a thread has listed
+            // counts for its next listing.
+            let dir = self.place(number);
+            act_as(user, || {
                 stat_of_dir(&dir);
                 (operation.before)(&dir);
-                self.requests();
-                (operation.run)(&dir);
-                all.push(self.requests());
-            }
-            all
-        });
+            });
+            self.requests();
+            act_as(user, || (operation.run)(&dir));
+            all.push(self.requests());
+        }
         self.unmount();
         all
     }

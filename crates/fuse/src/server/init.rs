@@ -85,7 +85,6 @@ pub fn agree(kernel: &InitInShort, flags2: u32, wishes: &Wishes, capabilities: C
         | InitFlags::DONT_MASK
         | InitFlags::HAS_IOCTL_DIR
         | InitFlags::DO_READDIRPLUS
-        | InitFlags::READDIRPLUS_AUTO
         | InitFlags::PARALLEL_DIROPS
         | InitFlags::CACHE_SYMLINKS
         | InitFlags::EXPLICIT_INVAL_DATA

@@ -16,6 +16,7 @@ mod direct;
 mod in_flight;
 pub mod init;
 mod late;
+mod listings;
 mod ops;
 mod reply;
 mod waits;
@@ -40,6 +41,7 @@ pub(crate) use in_flight::InFlight;
 pub use init::{Agreed, Wishes};
 use late::{Lent, Owed, Synced};
 pub use late::{Post, SendLate};
+use listings::Listings;
 pub use reply::{HEAD_BYTES_MAX, Reply};
 use waits::Waits;
 
@@ -76,6 +78,7 @@ pub struct Server {
     direct: Arc<DirectWrites>,
     in_flight: Arc<InFlight>,
     waits: Waits,
+    listings: Listings,
 }
 
 impl Server {
@@ -93,6 +96,7 @@ impl Server {
             on_panic,
             direct: Arc::new(DirectWrites::new(wishes.background_max)),
             waits: Waits::default(),
+            listings: Listings::default(),
         }
     }
 

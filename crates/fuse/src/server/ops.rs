@@ -62,7 +62,10 @@ impl Server {
             Operation::Lookup { name: b"." } => out.put(&reply::entry_out(&fs.lookup_node(&ctx(), node)?)),
             Operation::Lookup { name: b".." } => out.put(&reply::entry_out(&fs.lookup_parent(&ctx(), node)?)),
             Operation::Lookup { name } => match fs.lookup(&ctx(), node, name)? {
-                Lookup::Found(entry) => out.put(&reply::entry_out(&self.with_validity(&entry))),
+                Lookup::Found(entry) => {
+                    self.note_lookup(request.header.pid, node, name, entry.attr.kind);
+                    out.put(&reply::entry_out(&self.with_validity(&entry)));
+                }
                 Lookup::Absent { valid } if valid.is_zero() => return Err(Error::NotFound),
                 Lookup::Absent { valid } => out.put(&reply::absent_out(valid)),
             },
@@ -212,12 +215,15 @@ impl Server {
                 out.filled(used);
             }
             Operation::Readdirplus(args) => {
+                let mut choice = self.listings.choose(request.header.pid, node, args.offset == 0);
                 let mut list = DirWriter::new(out.room(args.size));
                 let sink = &mut |dirent: DirEntry<'_>, entry: Option<&Entry>| {
                     let entry = entry.map(|entry| self.with_validity(entry));
                     taken(list.push(&dirent, Some(entry.as_ref())))
                 };
-                fs.readdirplus(&ctx(), node, Handle(args.fh), args.offset, sink)?;
+                let wants = &mut |dirent: &DirEntry<'_>| choice.wants(dirent);
+                fs.readdirplus(&ctx(), node, Handle(args.fh), args.offset, wants, sink)?;
+                self.listings.made(choice);
                 let used = list.used();
                 out.filled(used);
             }
@@ -318,6 +324,20 @@ impl Server {
         // Nor does O_SYNC: the kernel sends FSYNC after such a write, buffered or direct (tested on
         // a mount).
         self.fs.write(ctx, node, Handle(args.fh), args.offset, data, flags)
+    }
+
+    /// A name was looked up, which listings learn from.
+    fn note_lookup(&self, by: u32, dir: NodeId, name: &[u8], kind: FileKind) {
+        if kind == FileKind::Directory {
+            return;
+        }
+        let stale = self.listings.looked_up(by, dir, name);
+        if let Some(caches) = self.caches() {
+            let whole = 0..u64::MAX;
+            stale
+                .into_iter()
+                .for_each(|dir| caches.drop_then(dir, whole.clone(), Box::new(|| ())));
+        }
     }
 
     /// What an ioctl waits for, if it is one that may wait for long.

@@ -8,7 +8,7 @@ use cowshed_runtime::{Env as _, SystemEnv};
 use super::node::{BLOCK_BYTES, Body, Dir, File, Node};
 use super::{CALL_BYTES_MAX, FILE_BYTES_MAX, MemFs, State, WAIT, check_name, now};
 use crate::acl::{self, Acl};
-use crate::fs::{DirPlusSink, DirSink, NewNode};
+use crate::fs::{DirPlusSink, DirSink, NewNode, WantsNode};
 use crate::perm::Strips;
 use crate::xattr::{self, Namespace, Use};
 use crate::*;
@@ -480,9 +480,18 @@ impl FileSystem for MemFs {
         self.list(node, cookie, &mut |_, entry, _| sink(entry))
     }
 
-    fn readdirplus(&self, _ctx: &Context, node: NodeId, _h: Handle, cookie: u64, sink: DirPlusSink<'_>) -> Result<()> {
+    fn readdirplus(
+        &self,
+        _ctx: &Context,
+        node: NodeId,
+        _handle: Handle,
+        cookie: u64,
+        wants: WantsNode<'_>,
+        sink: DirPlusSink<'_>,
+    ) -> Result<()> {
         self.list(node, cookie, &mut |state, dirent, id| {
-            let Ok(child) = state.get_mut(id) else {
+            let wanted = wants(&dirent).then(|| state.get_mut(id).ok()).flatten();
+            let Some(child) = wanted else {
                 return sink(dirent, None);
             };
             let entry = self.entry(id, child);

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
-use cowshed_vfs::fs::{DirPlusSink, DirSink, NewNode};
+use cowshed_vfs::fs::{DirPlusSink, DirSink, NewNode, WantsNode};
 use cowshed_vfs::xattr::{self as rules, Namespace, Use};
 use cowshed_vfs::{
     Access, Attr, Capabilities, Context, DirEntry, Entry, Error as Errno, FallocateFlags, FileKind, FileSystem, Handle,
@@ -191,6 +191,7 @@ impl FileSystem for Fs {
         node: NodeId,
         _handle: Handle,
         cookie: u64,
+        wants: WantsNode<'_>,
         sink: DirPlusSink<'_>,
     ) -> Result<()> {
         let mut run = || {
@@ -198,7 +199,8 @@ impl FileSystem for Fs {
             let mut window = Window::default();
             self.list(node, cookie, &mut |entry, ino| {
                 // What cannot be read, lookup will say in full.
-                let found = ino.and_then(|ino| Object::load_near(&self.volume, &mut window, ino).ok());
+                let wanted = ino.filter(|_| wants(&entry));
+                let found = wanted.and_then(|ino| Object::load_near(&self.volume, &mut window, ino).ok());
                 sink(entry, found.map(|object| self.entry(&object)).as_ref())
             })
         };
