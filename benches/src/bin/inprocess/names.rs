@@ -155,14 +155,21 @@ fn list(rig: &Rig, plus: bool, count: u64) -> Result<Measured> {
         loop {
             let (mut taken, mut next, mut to_forget) = (0, cookie, Vec::new());
             if plus {
-                fs.readdirplus(&CALLER, dir, Handle::NONE, cookie, &mut |entry, found| {
-                    if taken == ENTRIES_PER_CALL {
-                        return ControlFlow::Break(());
-                    }
-                    to_forget.extend(found.map(|e| e.node));
-                    (taken, next) = (taken + 1, entry.cookie);
-                    ControlFlow::Continue(())
-                })?;
+                fs.readdirplus(
+                    &CALLER,
+                    dir,
+                    Handle::NONE,
+                    cookie,
+                    &mut |_| true,
+                    &mut |entry, found| {
+                        if taken == ENTRIES_PER_CALL {
+                            return ControlFlow::Break(());
+                        }
+                        to_forget.extend(found.map(|e| e.node));
+                        (taken, next) = (taken + 1, entry.cookie);
+                        ControlFlow::Continue(())
+                    },
+                )?;
             } else {
                 fs.readdir(&CALLER, dir, Handle::NONE, cookie, &mut |entry| {
                     if taken == ENTRIES_PER_CALL {
