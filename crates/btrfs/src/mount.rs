@@ -16,7 +16,7 @@ use crate::discard::{Discarder, Pace};
 use crate::error::{Error, Result, StoreError};
 use crate::files::{EngineOptions, Files};
 use crate::log::write::{Log, LogStats};
-use crate::{background, file, log, pressure};
+use crate::{background, dir, file, log, pressure};
 
 /// The files of a volume, their log, and the threads that work for them.
 #[derive(Debug)]
@@ -100,6 +100,16 @@ impl Mount {
     /// Everything written before the call is on disk after it.
     pub fn sync(&self) -> Result<()> {
         file::sync(&self.files)
+    }
+
+    /// Has deleted subvolumes dropped by the next commits in which nothing is in use. The background
+    /// thread does this from time to time; for programs that stop it. True where some are dropped.
+    pub fn drop_deleted(&self) -> bool {
+        // The second look finds what the first one has taken out of memory.
+        for _ in 0..2 {
+            dir::subvolumes::drop_unused(&self.files, |inode| file::discard_dirty(&self.files, inode));
+        }
+        self.store().queued_drops() > 0
     }
 
     /// Sets the pace of discards in the background.

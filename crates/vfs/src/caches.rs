@@ -99,3 +99,17 @@ pub trait Caches: Send + Sync {
         None
     }
 }
+
+/// For tests: a front end that remembers all it has looked up, for processes that hold nothing.
+#[derive(Debug)]
+pub struct NothingHeld;
+
+impl Caches for NothingHeld {
+    fn attributes_changed(&self, _: NodeId) {}
+    fn content_changed(&self, _: NodeId, _: Vec<Range<u64>>) {}
+    fn content_lost(&self, _: NodeId, _: Vec<Range<u64>>) {}
+    fn settle(&self) {}
+    fn held(&self) -> Held<Vec<u64>> {
+        Held::Found(Vec::new())
+    }
+}

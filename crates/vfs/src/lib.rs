@@ -36,7 +36,7 @@ mod volume;
 pub mod xattr;
 
 pub use account::{PendingAccount, PoolAccount, PurposeAccount, SpaceAccount};
-pub use caches::{Caches, Held, Remembered};
+pub use caches::{Caches, Held, NothingHeld, Remembered};
 pub use compression::{Algorithm, Compression, UnknownCompression};
 pub use cred::{Context, Credentials, Groups};
 pub use error::{Error, Result};

@@ -13,7 +13,7 @@ use cowshed_device_sim::{Log, Rng};
 use cowshed_harness::{KernelVolume, need};
 use cowshed_model::script::Op;
 use cowshed_model::tree::{self, Tree};
-use cowshed_vfs::{FileSystem, Lookup, NodeId, Timestamp, Volume};
+use cowshed_vfs::{FileSystem, Lookup, NodeId, NothingHeld, Timestamp, Volume};
 
 /// Steps of a run.
 const STEPS: usize = 50;
@@ -29,6 +29,7 @@ struct Run<'f> {
     /// Made empty.
     born: usize,
     moved: usize,
+    /// Times that trees of deleted ones were dropped.
     dropped: usize,
 }
 
@@ -74,7 +75,7 @@ impl Run<'_> {
     }
 
     fn step(&mut self) {
-        match self.rng.below(12) {
+        match self.rng.below(13) {
             0..=4 => {
                 let path = join(&self.pick(), &format!("f{}", self.rng.below(6)));
                 let (offset, len) = (self.rng.below(20_000), 1 + self.rng.index(30_000));
@@ -114,12 +115,23 @@ impl Run<'_> {
                         .delete(&ROOT, self.node(above), name.as_bytes());
                     deleted.expect("it goes");
                     self.subvolumes.retain(|other| *other != path);
-                    self.dropped += 1;
                 }
             }
             9 | 10 => self.move_one(),
+            11 => self.drop_deleted(),
             _ => self.committing(|fs| fs.sync().expect("a sync")),
         }
+    }
+
+    /// Drops trees of deleted subvolumes, which the front end remembers still and which have data
+    /// that was never written.
+    fn drop_deleted(&mut self) {
+        let mut is_dropping = false;
+        self.committing(|fs| {
+            is_dropping = fs.mount().drop_deleted();
+            fs.sync().expect("a sync");
+        });
+        self.dropped += usize::from(is_dropping);
     }
 
     /// Makes an empty subvolume, in the running transaction. Then an fsync in it, which the log
@@ -197,6 +209,8 @@ struct Judged {
     runs: usize,
     /// Subvolumes and snapshots that were made.
     made: usize,
+    /// Times that trees of deleted ones were dropped.
+    dropped: usize,
     images: u64,
     by_kernel: u64,
 }
@@ -218,6 +232,7 @@ fn judge_run(seed: u64, kernel_one_in: u64, all: &mut Judged) {
     let fs = rig::mount(recorded).expect("mounts");
     // Commits are made where the run says so.
     fs.mount().background().stop();
+    fs.set_caches(std::sync::Arc::new(NothingHeld));
     let first = fs.mount().store().txn().committed().get();
     let mut run = Run {
         states: BTreeMap::from([(first, tree::take(&fs).expect("a tree"))]),
@@ -235,6 +250,7 @@ fn judge_run(seed: u64, kernel_one_in: u64, all: &mut Judged) {
         log.mark(committed);
     }
     (all.runs, all.made) = (all.runs + 1, all.made + run.made);
+    all.dropped += run.dropped;
     let states = run.states;
     let events = log.take();
     rig::abandon(fs);
@@ -318,7 +334,10 @@ fn power_fails_while_snapshots_come_and_go() {
         judge_run(seed, 100, &mut all);
     }
     println!("{all:?}");
-    assert!(all.images > 500 && all.made > 3 * all.runs, "{all:?}");
+    assert!(
+        all.images > 500 && all.made > 3 * all.runs && all.dropped >= all.runs / 2,
+        "{all:?}"
+    );
 }
 
 #[test]
@@ -332,5 +351,5 @@ fn power_fails_while_snapshots_come_and_go_for_long() {
         }
     }
     println!("{all:?}");
-    assert!(all.made > 3 * all.runs, "{all:?}");
+    assert!(all.made > 3 * all.runs && all.dropped > all.runs / 2, "{all:?}");
 }

@@ -2,7 +2,6 @@
 //! and by the kernel, which goes on with the volume, and we after it.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,9 +11,7 @@ use cowshed_btrfs::fs::MountOptions;
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
 use cowshed_device_sim::Rng;
 use cowshed_harness::{KernelVolume, VolumeOptions, run};
-use cowshed_vfs::{
-    Caches, Error, FileSystem, Handle, Held, InitInfo, NodeId, RenameFlags, SetAttr, Volume, WriteFlags,
-};
+use cowshed_vfs::{Error, FileSystem, Handle, InitInfo, NodeId, NothingHeld, RenameFlags, SetAttr, Volume, WriteFlags};
 
 use crate::rig::{ROOT, Rig, kernel_can};
 
@@ -95,19 +92,6 @@ fn assert_same(found: &BTreeMap<String, Vec<u8>>, model: &Model, when: &str) {
     assert_eq!(names(found), names(&wanted), "{when}: names");
     for (path, bytes) in &wanted {
         assert!(found[path] == *bytes, "{when}: the content of {path}");
-    }
-}
-
-/// A front end that remembers all it has looked up, for processes that hold nothing.
-struct NothingHeld;
-
-impl Caches for NothingHeld {
-    fn attributes_changed(&self, _: NodeId) {}
-    fn content_changed(&self, _: NodeId, _: Vec<Range<u64>>) {}
-    fn content_lost(&self, _: NodeId, _: Vec<Range<u64>>) {}
-    fn settle(&self) {}
-    fn held(&self) -> Held<Vec<u64>> {
-        Held::Found(Vec::new())
     }
 }
 
