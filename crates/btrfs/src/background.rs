@@ -10,6 +10,7 @@ use btrfs_store::overlay::stripes::FrozenEdits;
 use cowshed_runtime::{Inbox, Wake};
 
 use crate::files::{Commits, Files};
+use crate::object::{Remaining, Taken};
 use crate::requests::Wants;
 use crate::{dir, file, pressure};
 use drops::{DROP_PAUSE, DropDue, Steps, Unloading};
@@ -102,7 +103,7 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
         }
         // A look that is due later stays due: commits in between do not cancel it.
         if drops {
-            let (remaining, gone) = dir::subvolumes::drop_unused(&files, |inode| file::discard_dirty(&files, inode));
+            let (remaining, gone) = drop_unused(&files);
             unloading.add(gone, now());
             drop_due.looked(remaining, now());
             drops = files.store().queued_drops() > 0;
@@ -128,6 +129,11 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
             due = now().saturating_add(interval);
         }
     }
+}
+
+/// A look at deleted subvolumes: what they wait for, and what is to be freed.
+pub(crate) fn drop_unused(files: &Files) -> (Remaining, Vec<Taken>) {
+    dir::subvolumes::drop_unused(files, |inode| file::discard_dirty(files, inode))
 }
 
 /// Fsyncs and commits so far; 0 once the volume is closed.

@@ -16,7 +16,7 @@ use crate::discard::{Discarder, Pace};
 use crate::error::{Error, Result, StoreError};
 use crate::files::{EngineOptions, Files};
 use crate::log::write::{Log, LogStats};
-use crate::{background, dir, file, log, pressure};
+use crate::{background, file, log, pressure};
 
 /// The files of a volume, their log, and the threads that work for them.
 #[derive(Debug)]
@@ -106,9 +106,7 @@ impl Mount {
     /// thread does this from time to time; for programs that stop it. True where some are dropped.
     pub fn drop_deleted(&self) -> bool {
         // The second look finds what the first one has taken out of memory.
-        for _ in 0..2 {
-            dir::subvolumes::drop_unused(&self.files, |inode| file::discard_dirty(&self.files, inode));
-        }
+        (0..2).for_each(|_| drop(background::drop_unused(&self.files)));
         self.store().queued_drops() > 0
     }
 
