@@ -28,6 +28,8 @@ pub const PROCESSORS_MAX: usize = 2;
 /// Without a request for so long, a keeper sleeps. More than a program takes between two, and than
 /// most requests take.
 const LULL: Duration = Duration::from_micros(300);
+/// A keeper is waited for so long at most: an idle processor takes 20 us until one runs there.
+const SETTLES_MAX: Duration = Duration::from_micros(60);
 /// So many requests in succession begin a run.
 const RUN: u64 = 16;
 
@@ -43,6 +45,10 @@ pub struct Keepers {
 #[derive(Debug, Default)]
 struct Keeper {
     runs: AtomicBool,
+    /// The thread has begun to.
+    is_there: AtomicBool,
+    /// It is to end: the program runs on its processor.
+    is_over: AtomicBool,
     /// Requests that its queue had had when it was last thought of.
     seen: AtomicU64,
     thread: Mutex<Option<Thread>>,
@@ -120,6 +126,27 @@ impl Keepers {
         }
     }
 
+    /// The program runs on the processor of a queue from now on, beside a worker. It stays there if
+    /// nothing else waits to run there, and the other processors are busy when it is woken: ends
+    /// the keeper of that one, and waits for those of the others for a moment. Called on that
+    /// processor, after [`Keepers::keep_beside`].
+    pub fn settle(&self, queue: u16) {
+        let own = self.keepers.get(usize::from(queue));
+        let others = || (0..).zip(&self.keepers).filter(|(of, _)| *of != queue);
+        let is_settled = || {
+            let is_over = own.is_none_or(|own| !own.runs.load(Acquire));
+            is_over && others().all(|(_, other)| !other.runs.load(Acquire) || other.is_there.load(Acquire))
+        };
+        if let Some(own) = own {
+            own.is_over.store(true, Release);
+        }
+        let until = Instant::now() + SETTLES_MAX;
+        while !is_settled() && Instant::now() < until {
+            // To the keeper of this processor.
+            thread::yield_now();
+        }
+    }
+
     /// The mount is gone.
     pub fn end(&self) {
         self.has_ended.store(true, Release);
@@ -138,7 +165,10 @@ impl Keepers {
         sys::lower_priority();
         while !self.has_ended.load(Acquire) {
             if keeper.runs.load(Acquire) {
+                keeper.is_over.store(false, Release);
+                keeper.is_there.store(true, Release);
                 while self.is_of_use(queue) {}
+                keeper.is_there.store(false, Release);
                 keeper.runs.store(false, Release);
             }
             if !self.has_ended.load(Acquire) {
@@ -154,6 +184,9 @@ impl Keepers {
         let (own, other) = (count(queue), others());
         let until = Instant::now() + LULL;
         while Instant::now() < until {
+            if self.keepers[queue].is_over.swap(false, Acquire) {
+                return false;
+            }
             // Anything else that could run here does.
             thread::yield_now();
         }

@@ -74,9 +74,12 @@ impl<'a> Pair<'a> {
             self.keepers.leave(before);
         }
         if let Some(home) = there {
-            self.mover.go_home(home.into());
             // Before the reply, which would move the caller to an idle processor.
             self.keepers.keep_beside(home);
+            self.mover.go_home(home.into());
+            if before != there {
+                self.keepers.settle(home);
+            }
         }
     }
 
