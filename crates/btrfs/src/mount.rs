@@ -102,8 +102,9 @@ impl Mount {
         file::sync(&self.files)
     }
 
-    /// Has deleted subvolumes dropped by the next commits in which nothing is in use. The background
-    /// thread does this from time to time; for programs that stop it. True where some are dropped.
+    /// Has deleted subvolumes in which nothing is in use dropped by the next commits. The
+    /// background thread does this from time to time; for programs that stop it. True where some
+    /// are dropped.
     pub fn drop_deleted(&self) -> bool {
         // The second look finds what the first one has taken out of memory.
         (0..2).for_each(|_| drop(background::drop_unused(&self.files)));

@@ -195,6 +195,16 @@ impl DropPages for KernelCaches {
             }
         }
     }
+
+    fn drop_listings(&self, dirs: Vec<NodeId>) {
+        self.will_not_wait();
+        let whole = 0..u64::MAX;
+        let orders = dirs.into_iter().map(|node| Order::Drop {
+            node,
+            ranges: vec![whole.clone()],
+        });
+        order(&self.orders, &self.pending, orders.collect());
+    }
 }
 
 impl Caches for KernelCaches {

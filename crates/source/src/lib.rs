@@ -33,7 +33,7 @@ pub use add::{add_source, add_stream};
 pub use content::{Content, Opened, Piece};
 pub use dir::add_directory;
 pub use error::{Error, Result};
-pub use oci_out::{OciWriter, Target};
+pub use oci_out::{OciWriter, Stopped, Target, remove_unfinished_layouts};
 pub use platform::Platform;
 pub use reading::Reading;
 pub use tar::{TarKind, TarWriter};

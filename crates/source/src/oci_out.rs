@@ -4,6 +4,8 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -163,8 +165,8 @@ impl Out<'_> {
 
     fn finish(self) -> io::Result<()> {
         match self {
-            Self::Dir(mut dir) => {
-                dir.made.clear();
+            Self::Dir(dir) => {
+                dir.take_made();
                 Ok(())
             }
             Self::Archive(tar) => tar.finish().map(drop),
@@ -172,42 +174,87 @@ impl Out<'_> {
     }
 }
 
+/// What was made in directories whose layouts are not complete, in the order in which it was made,
+/// each with the number of its layout.
+static MADE: Mutex<Vec<(u64, PathBuf)>> = Mutex::new(Vec::new());
+static LAYOUTS: AtomicU64 = AtomicU64::new(0);
+
+fn made() -> MutexGuard<'static, Vec<(u64, PathBuf)>> {
+    MADE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A directory that becomes a layout. Nothing in it is replaced: another process may make a layout
-/// there after this one has found the directory empty.
+/// there after this one has found the directory empty. Goes again unless the layout becomes
+/// complete.
 struct LayoutDir {
     path: PathBuf,
-    /// What goes again unless the layout becomes complete, in the order in which it was made.
-    made: Vec<PathBuf>,
+    number: u64,
 }
 
 impl LayoutDir {
     fn create(path: &Path) -> io::Result<Self> {
+        let layout = Self {
+            path: path.to_owned(),
+            number: LAYOUTS.fetch_add(1, Ordering::Relaxed),
+        };
+        let mut made = made();
         let is_new = !path.try_exists()?;
         fs::create_dir_all(path)?;
-        if fs::read_dir(path)?.next().is_some() {
-            return Err(io::ErrorKind::DirectoryNotEmpty.into());
+        if is_new {
+            made.push((layout.number, path.to_owned()));
         }
-        Ok(Self {
-            path: path.to_owned(),
-            made: if is_new { vec![path.to_owned()] } else { Vec::new() },
-        })
+        drop(made);
+        match fs::read_dir(path)?.next() {
+            Some(_) => Err(io::ErrorKind::DirectoryNotEmpty.into()),
+            None => Ok(layout),
+        }
     }
 
-    fn make<T>(&mut self, path: &str, create: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+    fn make<T>(&self, path: &str, create: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
         let path = self.path.join(path);
+        let mut made = made();
         let created = create(&path)?;
-        self.made.push(path);
+        made.push((self.number, path));
         Ok(created)
+    }
+
+    fn take_made(&self) -> Vec<PathBuf> {
+        let mut made = made();
+        let own = made.extract_if(.., |(number, _)| *number == self.number);
+        own.map(|(_, path)| path).collect()
     }
 }
 
 impl Drop for LayoutDir {
     fn drop(&mut self) {
-        for path in self.made.iter().rev() {
-            // A file or an empty directory. The caller gets the error that has led here.
-            let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
-        }
+        remove(&self.take_made());
     }
+}
+
+fn remove(made: &[PathBuf]) {
+    for path in made.iter().rev() {
+        // A file or an empty directory. The caller gets the error that has led here.
+        let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
+    }
+}
+
+/// Nothing more is made in a layout while this lives.
+#[must_use = "dropped at once, it stops nothing"]
+pub struct Stopped(#[expect(dead_code, reason = "it is held")] MutexGuard<'static, Vec<(u64, PathBuf)>>);
+
+impl std::fmt::Debug for Stopped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Stopped")
+    }
+}
+
+/// Removes what this process has made of layouts that are not complete, for a process that ends
+/// without returning, as by a signal.
+pub fn remove_unfinished_layouts() -> Stopped {
+    let mut made = made();
+    let all: Vec<_> = made.drain(..).map(|(_, path)| path).collect();
+    remove(&all);
+    Stopped(made)
 }
 
 fn meta(mode: u32) -> Meta {
@@ -246,8 +293,27 @@ mod tests {
         names
     }
 
+    /// `remove_unfinished_layouts` means those of other tests, too.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    #[test]
+    fn of_an_image_that_a_signal_interrupts_nothing_stays() {
+        let _alone = ALONE.lock();
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = scratch.path().join("layout");
+        let layout = LayoutDir::create(&dir).unwrap();
+        layout.make("blobs", |path| fs::create_dir(path)).unwrap();
+        layout.make("blobs/half", |path| fs::write(path, "half")).unwrap();
+        drop(remove_unfinished_layouts());
+        assert!(names(scratch.path()).is_empty());
+        drop(layout);
+        drop(layer(&dir));
+        assert!(names(scratch.path()).is_empty());
+    }
+
     #[test]
     fn of_two_images_in_one_directory_the_first_to_be_complete_stays() {
+        let _alone = ALONE.lock();
         let scratch = tempfile::tempdir().unwrap();
         let dir = scratch.path().join("layout");
         let (first, second) = (layer(&dir), layer(&dir));
@@ -266,6 +332,7 @@ mod tests {
 
     #[test]
     fn of_an_image_that_is_given_up_only_what_was_there_before_stays() {
+        let _alone = ALONE.lock();
         let scratch = tempfile::tempdir().unwrap();
         drop(layer(&scratch.path().join("new")));
         drop(layer(scratch.path()));

@@ -119,8 +119,8 @@ impl Objects {
         let taken = self.inodes.evict_subvolumes(&dead.collect());
         for subvol in used.iter().filter(|subvol| !is_held(&subvol.id)) {
             let listed = listed(subvol.id);
-            // A call, or a walk over a tree that goes on later, refers to the subvolume: it may read
-            // what is not written yet.
+            // A call, or a walk over a tree that goes on later, refers to the subvolume: it may
+            // read what is not written yet.
             if listed.len() < subvol.users() {
                 continue;
             }
@@ -143,8 +143,8 @@ impl Subvol {
         fence(Ordering::Acquire);
         users
     }
-    /// It is in use, but has fewer users than at the last call: Linux forgets its inodes, and a look
-    /// for unused ones among all inodes in memory can wait.
+    /// It is in use, but has fewer users than at the last call: Linux forgets its inodes, and a
+    /// look for unused ones among all inodes in memory can wait.
     pub(crate) fn is_being_emptied(self: &Arc<Self>) -> bool {
         let users = self.users();
         let before = self.seen_users.swap(users, Ordering::Relaxed);

@@ -27,6 +27,8 @@ pub trait DropPages: Caches {
     /// The content of a node in a range is dropped, then `then` is called. Does not wait, however
     /// long it takes.
     fn drop_then(&self, node: NodeId, range: Range<u64>, then: Box<dyn FnOnce() + Send>);
+    /// Listings of directories are dropped some time. Does not wait.
+    fn drop_listings(&self, dirs: Vec<NodeId>);
 }
 
 /// What is known of the page cache, and the means to drop pages from it.

@@ -1,43 +1,45 @@
 //! Which names of a listing come with attributes: docs/design/fuse-caches.md.
 //!
 //! Linux asks for all listings with attributes (READDIRPLUS), and a reply may leave them out, name
-//! by name. With them a name takes three times as long to list, and nothing to look at afterwards;
-//! without, a LOOKUP then. Which is better depends on the program, so that it is learnt for each
-//! thread that lists:
+//! by name. A name with attributes takes three times as long to list, and stat() of it needs no
+//! request then. A name without them takes a LOOKUP when it is used. Which is better depends on the
+//! program, so that it is learnt for each thread that lists:
 //!
 //! ```text
-//!                 the sample is looked up
-//!      Unknown ----------------------------> Looks  (all attributes)
-//!      |     ^                               ^   |
-//!      |     | the sample is not, twice      |   |
-//!      |     +-------------------------------|---+
-//!      | the sample is not                   |
-//!      v                                     | names without attributes are looked up
-//!    Lists  (attributes of directories) -----+
+//!                the sample is looked up, or eight names without attributes
+//!      Unknown ------------------------------------------------------------> Looks
+//!      |     ^                                                               ^   |
+//!      |     |        two samples in a row are not looked up                 |   |
+//!      |     +---------------------------------------------------------------|---+
+//!      | the sample is not looked up                                         |
+//!      v                         eight names without attributes are looked up|
+//!    Lists ------------------------------------------------------------------+
 //! ```
 //!
-//! The *sample* is one file of a listing that comes without attributes, among others that have
-//! them: Linux asks for it where a program looks at what it has listed. It counts as not looked up
-//! when the thread begins with another directory.
-//!
-//! Linux remembers listings, those without attributes too. They are dropped there when names of
-//! them are looked up ([`Listings::looked_up`]): the next program that lists them looks at more.
+//! - `Looks`: all names come with attributes.
+//! - `Lists`: those of directories do, as a program that walks over a tree opens them.
+//! - The *sample* is one file of a listing that comes without attributes, among others that have
+//!   them: Linux asks for it where a program looks at what it has listed. It counts as not looked
+//!   up when the thread begins with another directory.
+//! - A directory is *bare* if files in it were listed without attributes. Linux remembers such a
+//!   listing as any other. It is dropped there when names are looked up that were listed so: the
+//!   next program that lists them is asked what it does.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use cowshed_vfs::{DirEntry, FileKind, NodeId};
 use parking_lot::Mutex;
 
-/// Threads that are known. The one that listed longest ago goes first.
+/// Threads that are known. The one that was seen longest ago goes first.
 const LISTERS_MAX: usize = 64;
 
-/// The number of a thread that has not listed for so long may be another's.
+/// The number of a thread that was not seen for so long may be another's.
 const REMEMBERED: Duration = Duration::from_secs(10);
 
-/// In the first listing of a thread the sample comes behind so many names: one that fits into one
-/// reply has none, as the thread may list no other.
+/// In the first reply to a thread the sample comes behind so many names: the thread may list no
+/// other directory, and most directories are smaller.
 const LATE_SAMPLE: usize = 128;
 
 /// One listing in so many has a sample once it is known that the thread looks at names.
@@ -49,10 +51,14 @@ const UNUSED_MAX: u32 = 2;
 /// Names that were listed without attributes, looked up by one thread: then it looks at all.
 const MISSED_MAX: u32 = 8;
 
-/// Directories that are known to have been listed without attributes.
+/// Bare directories that are known.
 const BARE_MAX: usize = 1 << 16;
 
-/// What a thread does with names.
+/// Listings that are dropped at once: each takes some microseconds of a thread for which others
+/// wait.
+const DROPPED_AT_ONCE: usize = 1024;
+
+/// What a thread does with the names that it lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Habit {
     #[default]
@@ -91,8 +97,8 @@ impl Lister {
         (self.habit, self.sampled, self.unused, self.missed) = (Habit::Looks, None, 0, 0);
     }
 
-    /// It went on without a look at the sample.
-    fn went_on(&mut self) {
+    /// It began with another directory, and its sample was not looked up.
+    fn passed_sample(&mut self) {
         self.unused += 1;
         self.habit = match self.habit {
             Habit::Unknown | Habit::Lists => Habit::Lists,
@@ -108,20 +114,28 @@ struct Sample {
     lister: u32,
 }
 
+/// A directory with files that were listed without attributes.
+#[derive(Debug)]
+struct Bare {
+    /// The last thread that listed it.
+    lister: u32,
+    /// To the end. Linux could not remember a listing that is dropped in the middle, until it
+    /// forgets the directory.
+    is_whole: bool,
+}
+
 #[derive(Debug, Default)]
 struct State {
     listers: HashMap<u32, Lister>,
-    /// By directory.
     samples: HashMap<NodeId, Sample>,
-    /// Directories with files that were listed without attributes.
-    bare: HashSet<NodeId>,
+    bare: HashMap<NodeId, Bare>,
 }
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Listings {
     state: Mutex<State>,
-    /// There are samples, or directories that were listed without attributes.
+    /// There are samples or bare directories.
     is_watching: AtomicBool,
 }
 
@@ -131,7 +145,6 @@ enum With {
     /// All but one file behind so many names.
     AllBut(usize),
     Directories,
-    Nothing,
 }
 
 /// Which names of one reply come with attributes.
@@ -159,47 +172,44 @@ impl Choice {
                 return false;
             }
             With::Directories => is_dir,
-            With::Nothing => false,
         };
-        self.has_left_out |= !wants && !is_dir;
+        self.has_left_out |= !wants;
         wants
     }
 }
 
 impl Listings {
-    /// For a reply to a thread that lists a directory.
+    /// For a reply to a thread that lists a directory. Threads without a number, those of other
+    /// namespaces, count as one.
     pub fn choose(&self, lister: u32, dir: NodeId, begins: bool) -> Choice {
-        let with = match lister {
-            // Of another namespace: it may be any thread. As Linux would do.
-            0 if begins => With::All,
-            0 => With::Nothing,
-            _ => self.state.lock().with(lister, begins, Instant::now()),
-        };
         Choice {
             dir,
             lister,
             begins,
-            with,
+            with: self.state.lock().with(lister, begins, Instant::now()),
             names: 0,
             sample: None,
             has_left_out: false,
         }
     }
 
-    /// The reply was made.
-    pub fn made(&self, choice: Choice) {
-        if choice.sample.is_none() && !choice.has_left_out && !choice.begins {
-            return;
-        }
+    /// The reply was made. Returns as [`Listings::looked_up`].
+    pub fn made(&self, choice: Choice) -> Vec<NodeId> {
         let mut state = self.state.lock();
         let Choice { dir, lister, .. } = choice;
+        let mut dropped = Vec::new();
         if choice.has_left_out {
             if state.bare.len() >= BARE_MAX {
-                state.bare.clear();
+                dropped = state.take_bare();
             }
-            state.bare.insert(dir);
+            let is_whole = false;
+            state.bare.insert(dir, Bare { lister, is_whole });
         } else if choice.begins {
             state.bare.remove(&dir);
+        } else if choice.names == 0
+            && let Some(bare) = state.bare.get_mut(&dir)
+        {
+            bare.is_whole = true;
         }
         if let Some(name) = choice.sample
             && let Some(known) = state.listers.get_mut(&lister)
@@ -208,19 +218,19 @@ impl Listings {
             state.samples.insert(dir, Sample { name, lister });
         }
         self.watch(&state);
+        dropped
     }
 
-    /// A file was looked up by its name. Returns directories whose listings are not to be remembered:
-    /// they have no attributes, and are looked at.
-    pub fn looked_up(&self, by: u32, dir: NodeId, name: &[u8]) -> HashSet<NodeId> {
+    /// A file was looked up by its name. Returns directories whose listings Linux is to forget.
+    pub fn looked_up(&self, by: u32, dir: NodeId, name: &[u8]) -> Vec<NodeId> {
         if !self.is_watching.load(Ordering::Relaxed) {
-            return HashSet::new();
+            return Vec::new();
         }
         let mut state = self.state.lock();
         state.sample_looked_up(dir, name);
-        let bare = state.missed(by, dir, Instant::now());
+        let dropped = state.missed(by, dir, Instant::now());
         self.watch(&state);
-        bare
+        dropped
     }
 
     fn watch(&self, state: &State) {
@@ -264,7 +274,7 @@ impl State {
         let lister = self.lister(number, now);
         let sampled = if begins { lister.sampled.take() } else { None };
         if sampled.is_some_and(|before| self.end_sample(number, before)) {
-            self.lister(number, now).went_on();
+            self.lister(number, now).passed_sample();
         }
         let lister = self.lister(number, now);
         lister.listings += u32::from(begins);
@@ -273,40 +283,61 @@ impl State {
         match (lister.habit, begins) {
             (Habit::Unknown, true) if is_first => With::AllBut(LATE_SAMPLE),
             (Habit::Unknown, true) => With::AllBut(0),
-            // It has not looked at the sample before it goes on: not while it lists.
-            (Habit::Unknown, false) => With::Nothing,
+            // It goes on, and has not looked at the sample: not while it lists.
+            (Habit::Unknown, false) if lister.sampled.is_some() => With::Directories,
+            (Habit::Unknown, false) => With::AllBut(0),
             (Habit::Looks, true) if has_sample => With::AllBut(0),
             (Habit::Looks, _) => With::All,
             (Habit::Lists, _) => With::Directories,
         }
     }
 
-    fn sample_looked_up(&mut self, dir: NodeId, name: &[u8]) {
-        if self.samples.get(&dir).is_none_or(|sample| sample.name != name) {
+    fn looks(&mut self, number: u32) {
+        let Some(lister) = self.listers.get_mut(&number) else {
             return;
-        }
-        let sample = self.samples.remove(&dir);
-        // Also if another thread looked.
-        let lister = sample.and_then(|sample| self.listers.get_mut(&sample.lister));
-        if let Some(lister) = lister {
-            lister.looks();
+        };
+        let sampled = lister.sampled;
+        lister.looks();
+        if let Some(sampled) = sampled {
+            self.end_sample(number, sampled);
         }
     }
 
-    fn missed(&mut self, by: u32, dir: NodeId, now: Instant) -> HashSet<NodeId> {
-        if by == 0 || !self.bare.contains(&dir) {
-            return HashSet::new();
+    fn sample_looked_up(&mut self, dir: NodeId, name: &[u8]) {
+        // Also where another thread looks.
+        let sample = self.samples.get(&dir).filter(|sample| sample.name == name);
+        if let Some(lister) = sample.map(|sample| sample.lister) {
+            self.looks(lister);
         }
+    }
+
+    fn missed(&mut self, by: u32, dir: NodeId, now: Instant) -> Vec<NodeId> {
+        let Some(listed_by) = self.bare.get(&dir).map(|bare| bare.lister) else {
+            return Vec::new();
+        };
         let lister = self.lister(by, now);
         lister.missed += 1;
         if lister.missed < MISSED_MAX {
-            return HashSet::new();
+            return Vec::new();
         }
-        if let Some(sampled) = lister.sampled {
-            self.end_sample(by, sampled);
+        self.looks(by);
+        // It may list for the one that looks.
+        self.looks(listed_by);
+        self.take_bare()
+    }
+
+    /// Some that were listed to the end.
+    fn take_bare(&mut self) -> Vec<NodeId> {
+        let whole = self.bare.iter().filter(|(_, bare)| bare.is_whole);
+        let some: Vec<_> = whole.map(|(dir, _)| *dir).take(DROPPED_AT_ONCE).collect();
+        for dir in &some {
+            self.bare.remove(dir);
         }
-        self.lister(by, now).looks();
-        std::mem::take(&mut self.bare)
+        if self.bare.len() >= BARE_MAX {
+            // Most were not read to the end.
+            self.bare.clear();
+        }
+        some
     }
 }
 
@@ -320,35 +351,48 @@ mod tests {
         NodeId(1000 + number)
     }
 
-    /// Lists so many files and one directory in pieces of 200 names. Returns the files without
-    /// attributes.
-    fn listed(listings: &Listings, by: u32, number: u64, files: usize) -> Vec<String> {
-        let mut all: Vec<_> = (0..files).map(|n| (format!("f{n}"), FileKind::Regular)).collect();
-        all.insert(0, ("d".into(), FileKind::Directory));
-        let mut bare = Vec::new();
-        for (n, piece) in all.chunks(200).enumerate() {
-            let mut choice = listings.choose(by, dir(number), n == 0);
-            for (name, kind) in piece {
-                let entry = DirEntry {
-                    name: name.as_bytes(),
-                    ino: 1,
-                    kind: *kind,
-                    cookie: 1,
-                };
-                if !choice.wants(&entry) && *kind != FileKind::Directory {
-                    bare.push(name.clone());
-                }
-            }
-            listings.made(choice);
+    fn entry<'a>(name: &'a str, kind: FileKind) -> DirEntry<'a> {
+        DirEntry {
+            name: name.as_bytes(),
+            ino: 1,
+            kind,
+            cookie: 1,
         }
-        bare
     }
 
+    /// Lists one directory and so many files in pieces of so many names, to the end. Returns the
+    /// names without attributes.
+    fn listed_by(listings: &Listings, by: u32, number: u64, files: usize, piece: usize) -> Vec<String> {
+        let mut all: Vec<_> = (0..files).map(|n| (format!("f{n}"), FileKind::Regular)).collect();
+        all.insert(0, ("d".into(), FileKind::Directory));
+        let mut left_out = Vec::new();
+        let end: &[(String, FileKind)] = &[];
+        for (n, piece) in all.chunks(piece).chain([end]).enumerate() {
+            let mut choice = listings.choose(by, dir(number), n == 0);
+            for (name, kind) in piece {
+                if !choice.wants(&entry(name, *kind)) {
+                    left_out.push(name.clone());
+                }
+            }
+            assert_eq!(listings.made(choice), []);
+        }
+        left_out
+    }
+
+    fn listed(listings: &Listings, by: u32, number: u64, files: usize) -> Vec<String> {
+        listed_by(listings, by, number, files, 200)
+    }
+
+    /// Looks names up. Returns how many listings are dropped for it.
     fn look(listings: &Listings, by: u32, number: u64, names: &[String]) -> usize {
         let dropped = names
             .iter()
             .map(|name| listings.looked_up(by, dir(number), name.as_bytes()).len());
         dropped.sum()
+    }
+
+    fn habit(listings: &Listings, by: u32) -> Habit {
+        listings.state.lock().listers[&by].habit
     }
 
     #[test]
@@ -363,116 +407,153 @@ mod tests {
         let listings = Listings::default();
         listed(&listings, THREAD, 0, 10);
         for number in 1..100 {
-            let bare = listed(&listings, THREAD, number, 1000);
+            let left_out = listed(&listings, THREAD, number, 1000);
             match (number, (number + 1) % u64::from(LISTINGS_BY_SAMPLE)) {
                 // The sample, and what comes in later replies: it was not looked up in between.
-                (1, _) => assert_eq!(bare.len(), 1 + 801),
-                (_, 0) => assert_eq!(bare, ["f0"], "{number}"),
-                _ => assert_eq!(bare, [""; 0], "{number}"),
+                (1, _) => assert_eq!(left_out.len(), 1 + 801),
+                (_, 0) => assert_eq!(left_out, ["f0"], "{number}"),
+                _ => assert_eq!(left_out, [""; 0], "{number}"),
             }
-            look(&listings, THREAD, number, &bare);
+            look(&listings, THREAD, number, &left_out);
+        }
+        assert!(!listings.is_watching.load(Ordering::Relaxed));
+    }
+
+    /// Also by a program whose buffer for names is small.
+    #[test]
+    fn thread_that_looks_while_it_lists_gets_all_attributes_of_the_first_directory() {
+        for piece in [25, 200] {
+            let listings = Listings::default();
+            let names: Vec<_> = (0..400).map(|n| format!("f{n}")).collect();
+            let mut left_out = Vec::new();
+            for (n, piece) in names.chunks(piece).enumerate() {
+                let mut choice = listings.choose(THREAD, dir(0), n == 0);
+                let wanted = piece
+                    .iter()
+                    .filter(|name| !choice.wants(&entry(name, FileKind::Regular)));
+                let of_piece: Vec<_> = wanted.cloned().collect();
+                listings.made(choice);
+                look(&listings, THREAD, 0, &of_piece);
+                left_out.extend(of_piece);
+            }
+            let sample = if piece < LATE_SAMPLE { piece } else { LATE_SAMPLE };
+            assert_eq!(left_out, [format!("f{sample}")]);
+        }
+    }
+
+    #[test]
+    fn thread_that_only_lists_gets_attributes_of_directories_alone() {
+        // A thread without a number is one like others.
+        for by in [0, THREAD] {
+            let listings = Listings::default();
+            listed(&listings, by, 0, 10);
+            assert_eq!(listed(&listings, by, 1, 10), ["f0"]);
+            for number in 2..100 {
+                assert_eq!(listed(&listings, by, number, 10).len(), 10);
+            }
+            assert_eq!(listed(&listings, by + 1, 200, 10), [""; 0], "not so another one");
+        }
+    }
+
+    #[test]
+    fn directories_have_attributes_in_every_reply() {
+        let listings = Listings::default();
+        for begins in [true, false, false] {
+            let mut choice = listings.choose(THREAD, dir(0), begins);
+            assert!((0..300).all(|n| choice.wants(&entry(&format!("d{n}"), FileKind::Directory))));
+            listings.made(choice);
         }
         assert!(!listings.is_watching.load(Ordering::Relaxed));
     }
 
     #[test]
-    fn thread_that_looks_while_it_lists_gets_all_attributes_of_the_first_directory() {
-        let listings = Listings::default();
-        let mut choice = listings.choose(THREAD, dir(0), true);
-        let mut bare = Vec::new();
-        for n in 0..200 {
-            let name = format!("f{n}");
-            let entry = DirEntry {
-                name: name.as_bytes(),
-                ino: 1,
-                kind: FileKind::Regular,
-                cookie: 1,
-            };
-            if !choice.wants(&entry) {
-                bare.push(name);
-            }
-        }
-        listings.made(choice);
-        assert_eq!(bare, [format!("f{LATE_SAMPLE}")]);
-        look(&listings, THREAD, 0, &bare);
-        assert_eq!(listings.choose(THREAD, dir(0), false).with, With::All);
-    }
-
-    #[test]
-    fn thread_that_only_lists_gets_attributes_of_directories_alone() {
-        let listings = Listings::default();
-        listed(&listings, THREAD, 0, 10);
-        assert_eq!(listed(&listings, THREAD, 1, 10), ["f0"]);
-        for number in 2..100 {
-            assert_eq!(listed(&listings, THREAD, number, 10).len(), 10);
-        }
-        // Another one is another matter.
-        assert_eq!(listed(&listings, THREAD + 1, 200, 10), [""; 0]);
-    }
-
-    #[test]
-    fn listings_without_attributes_are_dropped_when_they_are_looked_at() {
+    fn bare_listings_are_dropped_and_their_lister_gets_attributes_when_another_thread_looks() {
         let listings = Listings::default();
         for number in 0..50 {
             listed(&listings, THREAD, number, 3);
         }
+        // One that is not read to the end.
+        let mut choice = listings.choose(THREAD, dir(60), true);
+        assert!(!choice.wants(&entry("f0", FileKind::Regular)));
+        listings.made(choice);
+        assert_eq!(habit(&listings, THREAD), Habit::Lists);
         let files = ["f0", "f1", "f2"].map(String::from);
         // Linux lists them from its memory.
         let looker = THREAD + 1;
         let of_each: Vec<_> = (10..20).map(|number| look(&listings, looker, number, &files)).collect();
         assert_eq!(of_each[..2], [0, 0]);
-        assert_eq!(of_each[2], 48, "all but the first two");
+        assert_eq!(of_each[2], 48, "all but the first two and the last");
         assert_eq!(of_each[3..], [0; 7]);
+        assert_eq!([looker, THREAD].map(|by| habit(&listings, by)), [Habit::Looks; 2]);
         assert_eq!(listed(&listings, looker, 10, 3), [""; 0], "all attributes from now on");
-        look(&listings, THREAD, 10, &files);
-        assert_eq!(listed(&listings, THREAD, 11, 3).len(), 3, "a look is not a habit");
     }
 
     #[test]
-    fn habits_change() {
+    fn few_looks_change_nothing() {
+        let listings = Listings::default();
+        for number in 0..5 {
+            listed(&listings, THREAD, number, 10);
+        }
+        let files = ["f0", "f1", "f2"].map(String::from);
+        assert_eq!(look(&listings, THREAD, 4, &files), 0);
+        assert_eq!(listed(&listings, THREAD, 5, 10).len(), 10);
+    }
+
+    #[test]
+    fn habit_that_a_thread_gives_up_is_noticed() {
         let listings = Listings::default();
         listed(&listings, THREAD, 0, 10);
-        let bare = listed(&listings, THREAD, 1, 10);
-        look(&listings, THREAD, 1, &bare);
-        let habit = || listings.state.lock().listers[&THREAD].habit;
-        assert_eq!(habit(), Habit::Looks);
+        let left_out = listed(&listings, THREAD, 1, 10);
+        look(&listings, THREAD, 1, &left_out);
+        assert_eq!(habit(&listings, THREAD), Habit::Looks);
         let until = |wanted: Habit, from: u64| {
             let mut number = from;
-            while habit() != wanted {
+            while habit(&listings, THREAD) != wanted {
                 listed(&listings, THREAD, number, 10);
                 number += 1;
-                assert!(number < from + 100, "{:?}", habit());
+                assert!(number < from + 100, "{:?}", habit(&listings, THREAD));
             }
             number - from
         };
         assert!(until(Habit::Unknown, 100) > u64::from(LISTINGS_BY_SAMPLE));
         assert!(until(Habit::Lists, 200) <= 2);
         for number in 300..303 {
-            let bare = listed(&listings, THREAD, number, 10);
-            look(&listings, THREAD, number, &bare);
+            let left_out = listed(&listings, THREAD, number, 10);
+            look(&listings, THREAD, number, &left_out);
         }
-        assert_eq!(habit(), Habit::Looks);
+        assert_eq!(habit(&listings, THREAD), Habit::Looks);
     }
 
     #[test]
-    fn what_is_known_is_bounded_and_ends() {
+    fn threads_beyond_the_bound_and_those_that_rest_are_forgotten() {
         let listings = Listings::default();
-        let threads = 1..1000;
-        for by in threads.clone() {
+        for by in 1..1000 {
             (0..4).for_each(|n| drop(listed(&listings, by, 10 * u64::from(by) + n, 2)));
         }
-        {
-            let mut state = listings.state.lock();
-            assert_eq!(state.listers.len(), LISTERS_MAX);
-            assert!(state.samples.len() <= LISTERS_MAX);
-            state.bare.extend((0..BARE_MAX as u64).map(dir));
-        }
-        (0..10).for_each(|n| drop(listed(&listings, THREAD, 1 << 40 | n, 2)));
         let mut state = listings.state.lock();
-        assert!(state.bare.len() < 10);
+        assert_eq!(state.listers.len(), LISTERS_MAX);
+        assert!(state.samples.len() <= LISTERS_MAX);
         let now = Instant::now();
-        assert_eq!(state.lister(THREAD, now).habit, Habit::Lists);
+        assert_eq!(state.lister(999, now).habit, Habit::Lists);
         let later = now + REMEMBERED + Duration::from_secs(1);
-        assert_eq!(state.lister(THREAD, later).habit, Habit::Unknown);
+        assert_eq!(state.lister(999, later).habit, Habit::Unknown);
+    }
+
+    /// Linux remembers their listings still.
+    #[test]
+    fn bare_directories_beyond_the_bound_are_dropped() {
+        let listings = Listings::default();
+        (0..3).for_each(|number| drop(listed(&listings, THREAD, number, 3)));
+        for is_whole in [true, false] {
+            let mut state = listings.state.lock();
+            let many = (0..BARE_MAX as u64).map(|n| (dir(1000 + n), Bare { lister: 1, is_whole }));
+            state.bare.extend(many);
+            drop(state);
+            let mut choice = listings.choose(THREAD, dir(3), true);
+            assert!(!choice.wants(&entry("f0", FileKind::Regular)));
+            let dropped = listings.made(choice).len();
+            assert!(dropped == DROPPED_AT_ONCE || !is_whole && dropped < 3, "{dropped}");
+            assert!(listings.state.lock().bare.len() <= BARE_MAX, "{is_whole}");
+        }
     }
 }

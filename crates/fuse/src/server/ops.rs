@@ -215,15 +215,27 @@ impl Server {
                 out.filled(used);
             }
             Operation::Readdirplus(args) => {
-                let mut choice = self.listings.choose(request.header.pid, node, args.offset == 0);
                 let mut list = DirWriter::new(out.room(args.size));
+                // Names that are shared are asked for at each use, whatever was listed with them.
+                let listings = (!fs.is_shared()).then_some(&self.listings);
+                let mut choice = listings.map(|all| all.choose(request.header.pid, node, args.offset == 0));
+                let wants = &mut |dirent: &DirEntry<'_>| choice.as_mut().is_some_and(|choice| choice.wants(dirent));
                 let sink = &mut |dirent: DirEntry<'_>, entry: Option<&Entry>| {
                     let entry = entry.map(|entry| self.with_validity(entry));
                     taken(list.push(&dirent, Some(entry.as_ref())))
                 };
-                let wants = &mut |dirent: &DirEntry<'_>| choice.wants(dirent);
-                fs.readdirplus(&ctx(), node, Handle(args.fh), args.offset, wants, sink)?;
-                self.listings.made(choice);
+                match fs.readdirplus(&ctx(), node, Handle(args.fh), args.offset, wants, sink) {
+                    // Linux asks for no other kind of listing.
+                    Err(Error::NotImplemented) => {
+                        fs.readdir(&ctx(), node, Handle(args.fh), args.offset, &mut |dirent| {
+                            taken(list.push(&dirent, Some(None)))
+                        })?
+                    }
+                    listed => listed?,
+                }
+                if let Some((listings, choice)) = listings.zip(choice) {
+                    self.drop_listings(listings.made(choice));
+                }
                 let used = list.used();
                 out.filled(used);
             }
@@ -328,15 +340,14 @@ impl Server {
 
     /// A name was looked up, which listings learn from.
     fn note_lookup(&self, by: u32, dir: NodeId, name: &[u8], kind: FileKind) {
-        if kind == FileKind::Directory {
-            return;
+        if kind != FileKind::Directory {
+            self.drop_listings(self.listings.looked_up(by, dir, name));
         }
-        let stale = self.listings.looked_up(by, dir, name);
-        if let Some(caches) = self.caches() {
-            let whole = 0..u64::MAX;
-            stale
-                .into_iter()
-                .for_each(|dir| caches.drop_then(dir, whole.clone(), Box::new(|| ())));
+    }
+
+    fn drop_listings(&self, dirs: Vec<NodeId>) {
+        if let Some(caches) = self.caches().filter(|_| !dirs.is_empty()) {
+            caches.drop_listings(dirs);
         }
     }
 

@@ -90,6 +90,80 @@ fn a_file_lives_through_the_protocol() {
     assert_eq!(after, After::Nothing);
 }
 
+/// The names of a directory of 300 files in replies of 4 KiB, each with the node that it came with.
+fn listed(server: &Server, dir: u64) -> Vec<(Vec<u8>, u64)> {
+    let mut read = ReadIn {
+        size: 4096,
+        ..Default::default()
+    };
+    let mut all = Vec::new();
+    loop {
+        let (_, errno, list) = call(server, Opcode::Readdirplus, dir, &[read.as_bytes()]);
+        assert_eq!(errno, 0);
+        let mut rest = &list[..];
+        while !rest.is_empty() {
+            let (entry, after) = EntryOut::read_from_prefix(rest).unwrap();
+            let (head, names) = Dirent::read_from_prefix(after).unwrap();
+            all.push((names[..head.namelen as usize].to_vec(), entry.nodeid));
+            read.offset = head.off;
+            let record = size_of::<EntryOut>() + size_of::<Dirent>() + head.namelen as usize;
+            rest = &rest[record.next_multiple_of(8)..];
+        }
+        if list.is_empty() {
+            return all;
+        }
+    }
+}
+
+#[test]
+fn each_name_is_listed_once_and_counts_as_a_lookup_where_it_comes_with_its_node() {
+    const FILES: usize = 300;
+    let fs: Arc<MemFs> = Arc::default();
+    let server = started(fs.clone(), None);
+    let mkdir = MkdirIn { mode: 0o755, umask: 0 };
+    let make_dir = |name: &[u8]| {
+        let (_, errno, out) = call(&server, Opcode::Mkdir, 1, &[mkdir.as_bytes(), name]);
+        assert_eq!(errno, 0);
+        EntryOut::read_from_prefix(&out).unwrap().0.nodeid
+    };
+    let names: Vec<Vec<u8>> = (0..FILES).map(|n| format!("f{n:03}").into_bytes()).collect();
+    let forget = |node: u64| drop(call(&server, Opcode::Forget, node, &[1u64.as_bytes()]));
+    let mut with_nodes = Vec::new();
+    for dir in [&b"a\0"[..], b"b\0"] {
+        let dir = make_dir(dir);
+        for name in &names {
+            let mknod = MknodIn {
+                mode: 0o100644,
+                ..Default::default()
+            };
+            let (_, errno, out) = call(&server, Opcode::Mknod, dir, &[mknod.as_bytes(), name, b"\0"]);
+            assert_eq!(errno, 0);
+            forget(EntryOut::read_from_prefix(&out).unwrap().0.nodeid);
+        }
+        let mut listed = listed(&server, dir);
+        listed.retain(|(name, _)| name.starts_with(b"f"));
+        listed.sort();
+        assert_eq!(
+            listed.iter().map(|(name, _)| name).collect::<Vec<_>>(),
+            names.iter().collect::<Vec<_>>()
+        );
+        let nodes: Vec<_> = listed.iter().map(|(_, node)| *node).filter(|node| *node != 0).collect();
+        for name in &names {
+            let (_, errno, _) = call(&server, Opcode::Unlink, dir, &[name, b"\0"]);
+            assert_eq!(errno, 0);
+        }
+        assert_eq!(fs.node_count(), 2 + with_nodes.len() + nodes.len());
+        nodes.iter().for_each(|node| forget(*node));
+        assert_eq!(fs.node_count(), 2 + with_nodes.len(), "each was counted once");
+        with_nodes.push(nodes.len());
+    }
+    // The sample of the first one, in its second reply, is not looked up.
+    assert!(
+        (20..FILES).contains(&with_nodes[0]) && with_nodes[1..] == [0],
+        "{with_nodes:?}"
+    );
+}
+
 #[test]
 fn dot_and_dotdot_find_forgotten_nodes_by_number() {
     let fs: Arc<MemFs> = Arc::default();

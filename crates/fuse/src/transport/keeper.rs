@@ -45,7 +45,7 @@ pub struct Keepers {
 #[derive(Debug, Default)]
 struct Keeper {
     runs: AtomicBool,
-    /// The thread has begun to.
+    /// Its thread runs on the processor.
     is_there: AtomicBool,
     /// It is to end: the program runs on its processor.
     is_over: AtomicBool,
@@ -129,21 +129,29 @@ impl Keepers {
     /// The program runs on the processor of a queue from now on, beside a worker. It stays there if
     /// nothing else waits to run there, and the other processors are busy when it is woken: ends
     /// the keeper of that one, and waits for those of the others for a moment. Called on that
-    /// processor, after [`Keepers::keep_beside`].
-    pub fn settle(&self, queue: u16) {
+    /// processor, after [`Keepers::keep_beside`]. False where they do not come in time, as when the
+    /// other processor is busy with something else.
+    pub fn settle(&self, queue: u16) -> bool {
         let own = self.keepers.get(usize::from(queue));
-        let others = || (0..).zip(&self.keepers).filter(|(of, _)| *of != queue);
-        let is_settled = || {
-            let is_over = own.is_none_or(|own| !own.runs.load(Acquire));
-            is_over && others().all(|(_, other)| !other.runs.load(Acquire) || other.is_there.load(Acquire))
+        let runs_on = || own.is_some_and(|own| own.runs.load(Acquire));
+        let are_there = || {
+            let mut others = (0..).zip(&self.keepers).filter(|(of, _)| *of != queue);
+            others.all(|(_, other)| !other.runs.load(Acquire) || other.is_there.load(Acquire))
         };
         if let Some(own) = own {
             own.is_over.store(true, Release);
         }
         let until = Instant::now() + SETTLES_MAX;
-        while !is_settled() && Instant::now() < until {
-            // To the keeper of this processor.
-            thread::yield_now();
+        loop {
+            match runs_on() {
+                // It needs this processor to end.
+                true => thread::yield_now(),
+                false if are_there() => return true,
+                false => std::hint::spin_loop(),
+            }
+            if Instant::now() >= until {
+                return false;
+            }
         }
     }
 
@@ -213,6 +221,37 @@ mod tests {
         keepers.keep_beside(0);
         assert!(keepers.are_running_beside(0));
         assert!(!keepers.are_running_beside(1), "the other one serves");
+    }
+
+    #[test]
+    fn settling_ends_the_keeper_of_the_callers_processor_and_waits_for_the_others() {
+        let keepers = Keepers::new(2);
+        if !keepers.are_of_use() {
+            println!("skipped: only machines with two processors have keepers");
+            return;
+        }
+        const TIMES: usize = 20;
+        let is_there = |queue: usize| keepers.keepers[queue].is_there.load(Acquire);
+        let (mut settled, mut own, mut others) = (0, 0, 0);
+        thread::scope(|scope| {
+            keepers.start(scope);
+            // Tests beside this one may need the processors.
+            let until = Instant::now() + Duration::from_secs(60);
+            while settled < TIMES && Instant::now() < until {
+                let (home, other) = (settled % 2, 1 - settled % 2);
+                [home, other].iter().for_each(|queue| keepers.leave(*queue as u16));
+                keepers.keep_beside(home as u16);
+                if keepers.settle(home as u16) {
+                    settled += 1;
+                    own += usize::from(is_there(home));
+                    others += usize::from(is_there(other));
+                }
+            }
+            // Before the assertions: the scope waits for the threads.
+            keepers.end();
+        });
+        assert_eq!((settled, own), (TIMES, 0), "in a minute");
+        assert!(others > TIMES / 2, "{others}: they end at once");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //!   later, where the administrator allows it.
 
 pub mod dev;
+mod habit;
 mod history;
 mod keeper;
 pub(crate) mod processors;

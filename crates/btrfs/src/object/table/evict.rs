@@ -60,8 +60,8 @@ impl InodeTable {
         evicted
     }
 
-    /// Takes an inode out that has dirty data, and that the caller and the list of such inodes alone
-    /// refer to. False where something else does, or it is open.
+    /// Takes an inode out that has dirty data, and that the caller and the list of such inodes
+    /// alone refer to. False where something else does, or it is open.
     pub(crate) fn evict_dirty(&self, inode: &Arc<Inode>) -> bool {
         /// This table, that list, and the caller.
         const REFERENCES: usize = 3;

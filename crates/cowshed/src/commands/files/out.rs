@@ -142,6 +142,7 @@ pub fn run_export(args: &ExportArgs, session: &Session<'_>) -> Result<()> {
             };
             match args.out.as_deref().filter(|out| *out != Path::new("-")) {
                 Some(out) if out.extension().is_none_or(|end| end != "tar") => {
+                    crate::unfinished::remove_when_interrupted();
                     put(Target::Dir(out)).with_context(|| printable(out))
                 }
                 out => to_output(out, |out, spool_dir| {

@@ -6,6 +6,7 @@
 //! the scheduler moves it there with each reply.
 
 use crate::sys;
+use crate::transport::habit::Habit;
 use crate::transport::keeper::Keepers;
 use crate::transport::processors::{Mover, Place};
 
@@ -27,6 +28,8 @@ pub struct Pair<'a> {
     run: u32,
     /// The processor of both.
     home: Option<u16>,
+    /// Waiting until the caller can stay.
+    settling: Habit,
 }
 
 impl<'a> Pair<'a> {
@@ -38,6 +41,7 @@ impl<'a> Pair<'a> {
             caller: NO_CALLER,
             run: 0,
             home: None,
+            settling: Habit::default(),
         }
     }
 
@@ -77,8 +81,11 @@ impl<'a> Pair<'a> {
             // Before the reply, which would move the caller to an idle processor.
             self.keepers.keep_beside(home);
             self.mover.go_home(home.into());
-            if before != there {
-                self.keepers.settle(home);
+            if before != there && self.settling.is_due() {
+                match self.keepers.settle(home) {
+                    true => self.settling.pays(),
+                    false => self.settling.does_not_pay(),
+                }
             }
         }
     }

@@ -37,6 +37,7 @@ use zerocopy::FromBytes;
 use crate::proto::wire::{ForgetOne, InHeader, IoctlIn, Opcode};
 use crate::server::{After, Post, Reply, SendLate, Server};
 use crate::sys;
+use crate::transport::habit::Habit;
 use crate::transport::history::History;
 use crate::transport::keeper::Keepers;
 use crate::transport::streams::{self, Streams};
@@ -271,35 +272,6 @@ impl Slowness {
         let pace = &self.0[kind.0];
         pace.is_slow.note(took.until_kept >= SLOW);
         pace.is_slow_alone.note(took.in_all >= SLOW_ALONE);
-    }
-}
-
-/// Something that is tried again and again while it pays, and less and less often while it does
-/// not.
-#[derive(Debug, Default)]
-struct Habit {
-    /// So many times it is not due.
-    pause: u32,
-    next_pause: u32,
-}
-
-impl Habit {
-    const PAUSE_MAX: u32 = 128;
-
-    fn is_due(&mut self) -> bool {
-        let is_due = self.pause == 0;
-        self.pause = self.pause.saturating_sub(1);
-        is_due
-    }
-
-    fn pays(&mut self) {
-        self.next_pause = 0;
-    }
-
-    /// The first time has no consequences: anything may have happened.
-    fn does_not_pay(&mut self) {
-        self.pause = self.next_pause;
-        self.next_pause = (self.next_pause * 2 + 1).min(Self::PAUSE_MAX);
     }
 }
 
@@ -668,25 +640,5 @@ mod tests {
         for (n, kind) in all.iter().enumerate() {
             assert!(kind.0 < Kind::COUNT && !all[..n].contains(kind), "{all:?}");
         }
-    }
-
-    #[test]
-    fn what_does_not_pay_is_done_less_and_less() {
-        let mut habit = Habit::default();
-        let mut times_due = 0;
-        for _ in 0..10_000 {
-            if habit.is_due() {
-                times_due += 1;
-                habit.does_not_pay();
-            }
-        }
-        assert!((70..100).contains(&times_due), "{times_due}");
-        habit.pays();
-        habit.pause = 0;
-        assert!((0..100).all(|_| {
-            let is_due = habit.is_due();
-            habit.pays();
-            is_due
-        }));
     }
 }
