@@ -5,7 +5,7 @@ set -euo pipefail
 
 say() { printf 'setup: %s\n' "$*"; }
 
-# command:debian package:fedora package
+# command (or commands of which one is enough):debian package:fedora package
 needs=(
   cc:gcc:gcc
   git:git:git
@@ -35,13 +35,17 @@ needs=(
   skopeo:skopeo:skopeo
   btrbk:btrbk:btrbk
   partclone.btrfs:partclone:partclone
-  grub-fstest:grub-common:grub2-tools-extra
+  grub-fstest,grub2-fstest:grub-common:grub2-tools-extra
 )
 
 missing_deb=() missing_rpm=() missing_cmd=()
 for need in "${needs[@]}"; do
   IFS=: read -r cmd deb rpm <<<"$need"
-  if ! PATH="$PATH:/usr/sbin:/sbin" command -v "$cmd" >/dev/null 2>&1; then
+  found=
+  for name in ${cmd//,/ }; do
+    if PATH="$PATH:/usr/sbin:/sbin" command -v "$name" >/dev/null 2>&1; then found=1; fi
+  done
+  if [ -z "$found" ]; then
     missing_cmd+=("$cmd") missing_deb+=("$deb") missing_rpm+=("$rpm")
   fi
 done

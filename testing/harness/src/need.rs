@@ -34,6 +34,13 @@ pub fn tool(name: &str) -> Option<()> {
     require(find_tool(name), &format!("the program {name}"))
 }
 
+/// A program that has several names, by distribution: the one that it has here.
+pub fn any_tool<'n>(names: &[&'n str]) -> Option<&'n str> {
+    let name = names.iter().find(|name| find_tool(name));
+    require(name.is_some(), &format!("the program {}", names.join(" or ")))?;
+    name.copied()
+}
+
 fn find_tool(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
