@@ -174,7 +174,7 @@ impl Committer<'_> {
             if ptr.level == 0 {
                 nodes.keep(&block);
             }
-            if !is_full && block.owner() == walk.id && !self.hand_over(walk, &block)? {
+            if block.owner() == walk.id && !self.hand_over(walk, &block, is_full)? {
                 return Ok(Walked::Paused(None));
             }
         } else if block.is_leaf() {
@@ -203,17 +203,29 @@ impl Committer<'_> {
     /// Rewrites the references that a shared block and what it owns below make, from the tree's
     /// name into their own. False where the step ended before: what is rewritten then stays so, and
     /// is passed over the next time.
-    fn hand_over(&mut self, walk: &mut Drop, block: &TreeBlock) -> Result<bool> {
+    ///
+    /// `is_begun`: this one is rewritten. Here that is done last, so that Linux has done it, which
+    /// begins with the highest: what is below is looked at, rewritten or not.
+    fn hand_over(&mut self, walk: &mut Drop, block: &TreeBlock, is_begun: bool) -> Result<bool> {
         for slot in 0..if block.is_leaf() { 0 } else { block.len() } {
             let ptr = child_ptr(block, slot);
             if ptr.generation <= walk.origin {
                 continue;
             }
             let child = self.store.nodes().load(&ptr, walk.id)?;
-            let is_ours = child.owner() == walk.id && !self.sharing(&child)?.1;
-            if is_ours && !self.hand_over(walk, &child)? {
+            if child.owner() != walk.id {
+                continue;
+            }
+            let is_done = self.sharing(&child)?.1;
+            if is_done && !is_begun {
+                continue;
+            }
+            if !self.hand_over(walk, &child, is_done)? {
                 return Ok(false);
             }
+        }
+        if is_begun {
+            return Ok(true);
         }
         if walk.left == 0 {
             return Ok(false);
