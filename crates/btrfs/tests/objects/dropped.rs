@@ -42,8 +42,8 @@ fn a_deletion_that_the_kernel_began_is_finished() {
 
 /// Deletes a subvolume of so many files, then its snapshot; returns how many were caught in the
 /// middle. `None` where the kernel had left too little of one.
-/// Of a tree that a snapshot shares as a whole, Linux rewrites the references of each shared block from
-/// the top down, where this engine begins with the lowest: what it has begun is finished, too.
+/// Of a tree that a snapshot shares as a whole, Linux rewrites the references of each shared block
+/// from the top down, where this engine begins with the lowest: what it has begun is finished, too.
 #[test]
 fn a_deletion_of_shared_blocks_that_the_kernel_began_is_finished() {
     if kernel_can() {
