@@ -80,10 +80,11 @@ pub fn mount_of(file: &File) -> io::Result<Option<Mount>> {
     Ok(all()?.into_iter().find(|mount| mount.id == stat.stx_mnt_id))
 }
 
-/// Another mount (a bind mount) of a file system.
-pub fn elsewhere(number: &str) -> io::Result<Option<PathBuf>> {
-    let found = all()?.into_iter().find(|mount| mount.number == number);
-    Ok(found.map(|mount| mount.target))
+/// The other mounts (bind mounts) of the file system of one.
+pub fn elsewhere(of: &Mount) -> io::Result<Vec<Mount>> {
+    let mut all = all()?;
+    all.retain(|mount| mount.number == of.number && mount.id != of.id);
+    Ok(all)
 }
 
 /// Undoes the octal escapes of the mount table (blanks, tabs, newlines, backslashes).

@@ -50,6 +50,8 @@ fn one(mountpoint: &Path, lazy: bool) -> Result<()> {
             entry.kind
         );
     }
+    // Looked at before: its number may be that of a new mount right after.
+    let elsewhere = mount_table::elsewhere(&entry).context("the mount table")?;
     // A loop device that the mount attached goes with it.
     let backing = entry.backing_file();
     let synced = match lazy {
@@ -62,7 +64,7 @@ fn one(mountpoint: &Path, lazy: bool) -> Result<()> {
         (false, true) => {
             unmounted.and_then(|()| wait_for_session(backing.as_deref().unwrap_or(&entry.source), &entry.number))
         }
-        (false, false) => unmounted.and_then(|()| wait_for_process(&entry, backing.as_deref())),
+        (false, false) => unmounted.and_then(|()| wait_for_process(&entry, &elsewhere, backing.as_deref())),
     };
     match (synced, ended) {
         (Err(lost), Ok(())) => Err(lost).context("unmounted, but not everything could be written"),
@@ -76,13 +78,18 @@ fn one(mountpoint: &Path, lazy: bool) -> Result<()> {
 }
 
 /// Returns when what was mounted is free for others. `backing`: what its device, if it had one, was
-/// made of.
-fn wait_for_process(entry: &Mount, backing: Option<&Path>) -> Result<()> {
+/// made of. `elsewhere`: its other mounts, before.
+fn wait_for_process(entry: &Mount, elsewhere: &[Mount], backing: Option<&Path>) -> Result<()> {
     let number = &entry.number;
-    if let Some(elsewhere) = mount_table::elsewhere(number).context("the mount table")? {
+    let left = match elsewhere {
+        [] => Vec::new(),
+        _ => mount_table::elsewhere(entry).context("the mount table")?,
+    };
+    let is_left = |before: &&Mount| left.iter().any(|mount| mount.id == before.id);
+    if let Some(other) = elsewhere.iter().find(is_left) {
         bail!(
             "unmounted here, but the volume is still mounted on {}",
-            elsewhere.display()
+            other.target.display()
         );
     }
     if let Some(image) = backing {
