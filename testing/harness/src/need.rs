@@ -92,31 +92,26 @@ pub fn kernel_xfs() -> Option<()> {
 
 /// Linux that passes sync(2) and syncfs(2) on to FUSE mounts of block devices.
 pub fn syncfs_of_block_devices() -> Option<()> {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let what = format!(
-        "Linux 6.18, which passes syncfs on to mounts of block devices; this is {}",
-        release.trim()
-    );
-    require(is_since(&release, (6, 18)), &what)
+    linux((6, 18), "passes syncfs on to mounts of block devices")
 }
 
 /// Linux whose btrfs has an ioctl that waits for deleted subvolumes.
 pub fn waits_for_subvolumes() -> Option<()> {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    require(
-        is_since(&release, (6, 13)),
-        "Linux 6.13, whose btrfs waits for deleted subvolumes",
-    )
+    linux((6, 13), "has an ioctl that waits for deleted subvolumes")
 }
 
 /// Linux that expires the names which it remembers of a FUSE mount, so that several mounts show one
 /// subvolume.
 pub fn names_that_expire() -> Option<()> {
+    linux((6, 16), "expires names of FUSE mounts")
+}
+
+/// Linux of this version or later, which does something.
+fn linux(version: (u32, u32), does: &str) -> Option<()> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    require(
-        is_since(&release, (6, 16)),
-        "Linux 6.16, which expires names of FUSE mounts",
-    )
+    let (major, minor) = version;
+    let what = format!("Linux {major}.{minor}, which {does}; this is {}", release.trim());
+    require(is_since(&release, version), &what)
 }
 
 /// Is `6.18.44-vendor` such a version, or a later one?

@@ -204,8 +204,9 @@ impl Committer<'_> {
     /// name into their own. False where the step ended before: what is rewritten then stays so, and
     /// is passed over the next time.
     ///
-    /// `is_begun`: this one is rewritten. Here that is done last, so that Linux has done it, which
-    /// begins with the highest: what is below is looked at, rewritten or not.
+    /// `is_begun`: the block itself is rewritten already. This engine rewrites it after all that is
+    /// below, Linux before. So Linux was stopped in the middle, and blocks may be left anywhere
+    /// below, also below rewritten ones.
     fn hand_over(&mut self, walk: &mut Drop, block: &TreeBlock, is_begun: bool) -> Result<bool> {
         for slot in 0..if block.is_leaf() { 0 } else { block.len() } {
             let ptr = child_ptr(block, slot);

@@ -1,4 +1,5 @@
-//! Deleted subvolumes: in use yet, emptied, given up for their drop. docs/design/subvolumes.md.
+//! Deleted subvolumes: what keeps each in use, and which can be dropped. See "Deleting" in
+//! docs/design/subvolumes.md.
 
 use std::collections::HashSet;
 use std::ops::Deref;

@@ -23,34 +23,32 @@ fn cut_short(volume: &KernelVolume) -> usize {
     progress.filter(|line| !line.contains("key (0 ")).count()
 }
 
-/// How far the kernel gets before the unmount is its matter, and on a busy machine it may be done:
-/// larger trees until one is caught in the middle, and none is gone by then.
 #[test]
 fn a_deletion_that_the_kernel_began_is_finished() {
+    finish_one(&[60_000, 120_000, 240_000, 480_000], true);
+}
+
+/// Of a tree that a snapshot shares as a whole, Linux rewrites the references of each shared block
+/// from the top down, this engine from the lowest up: what Linux has begun is finished, too.
+#[test]
+fn a_deletion_of_shared_blocks_that_the_kernel_began_is_finished() {
+    finish_one(&[20_000, 60_000, 120_000, 240_000, 480_000], false);
+}
+
+/// How far the kernel gets before the unmount is its matter, and on a busy machine it may be done:
+/// larger trees until one is caught in the middle, and none is gone by then.
+fn finish_one(sizes: &[u32], is_changed: bool) {
     if !kernel_can() {
         return;
     }
-    for files in [60_000, 120_000, 240_000, 480_000] {
-        match finish_deletions(files, true) {
+    for files in sizes {
+        match finish_deletions(*files, is_changed) {
             Some(1..) => return,
             Some(0) => println!("{files} files: the kernel had not begun"),
             None => println!("{files} files: the kernel was done"),
         }
     }
     panic!("no deletion was caught in the middle");
-}
-
-/// Deletes a subvolume of so many files, then its snapshot; returns how many were caught in the
-/// middle. `None` where the kernel had left too little of one.
-/// Of a tree that a snapshot shares as a whole, Linux rewrites the references of each shared block
-/// from the top down, where this engine begins with the lowest: what it has begun is finished, too.
-#[test]
-fn a_deletion_of_shared_blocks_that_the_kernel_began_is_finished() {
-    if kernel_can() {
-        for files in [20_000, 40_000, 60_000] {
-            finish_deletions(files, false);
-        }
-    }
 }
 
 fn finish_deletions(files: u32, is_changed: bool) -> Option<usize> {

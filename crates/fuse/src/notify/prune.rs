@@ -24,7 +24,7 @@ const BATCH: usize = 64;
 /// milliseconds later, all that were evicted meanwhile at once, and delays programs as long.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// After so long without requests no program uses the mount; one that waits for an answer does.
+/// A mount without requests for so long is not in use, unless a program waits for an answer.
 const LULL: Duration = Duration::from_millis(100);
 
 /// After the last notification of a round, and between rounds at least: FORGETs come later than

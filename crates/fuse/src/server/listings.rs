@@ -23,7 +23,7 @@
 //!   up when the thread begins with another directory.
 //! - A directory is *bare* if files in it were listed without attributes. Linux remembers such a
 //!   listing as any other. It is dropped there when names are looked up that were listed so: the
-//!   next program that lists them is asked what it does.
+//!   next program that lists the directory sends requests again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,9 +59,8 @@ const BARE_MAX: usize = 1 << 16;
 const DROPPED_AT_ONCE: usize = 1024;
 
 /// What a thread does with the names that it lists.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Habit {
-    #[default]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Behaviour {
     Unknown,
     Looks,
     Lists,
@@ -69,7 +68,7 @@ enum Habit {
 
 #[derive(Debug)]
 struct Lister {
-    habit: Habit,
+    behaviour: Behaviour,
     /// Listings begun.
     listings: u32,
     /// The directory with its sample, which was not looked up yet.
@@ -83,7 +82,7 @@ struct Lister {
 impl Lister {
     fn new(now: Instant) -> Lister {
         Lister {
-            habit: Habit::Unknown,
+            behaviour: Behaviour::Unknown,
             listings: 0,
             sampled: None,
             unused: 0,
@@ -94,16 +93,16 @@ impl Lister {
 
     /// It looks at what it lists.
     fn looks(&mut self) {
-        (self.habit, self.sampled, self.unused, self.missed) = (Habit::Looks, None, 0, 0);
+        (self.behaviour, self.sampled, self.unused, self.missed) = (Behaviour::Looks, None, 0, 0);
     }
 
     /// It began with another directory, and its sample was not looked up.
     fn passed_sample(&mut self) {
         self.unused += 1;
-        self.habit = match self.habit {
-            Habit::Unknown | Habit::Lists => Habit::Lists,
-            Habit::Looks if self.unused < UNUSED_MAX => Habit::Looks,
-            Habit::Looks => Habit::Unknown,
+        self.behaviour = match self.behaviour {
+            Behaviour::Unknown | Behaviour::Lists => Behaviour::Lists,
+            Behaviour::Looks if self.unused < UNUSED_MAX => Behaviour::Looks,
+            Behaviour::Looks => Behaviour::Unknown,
         };
     }
 }
@@ -280,15 +279,15 @@ impl State {
         lister.listings += u32::from(begins);
         let is_first = lister.listings == 1;
         let has_sample = lister.listings.is_multiple_of(LISTINGS_BY_SAMPLE);
-        match (lister.habit, begins) {
-            (Habit::Unknown, true) if is_first => With::AllBut(LATE_SAMPLE),
-            (Habit::Unknown, true) => With::AllBut(0),
+        match (lister.behaviour, begins) {
+            (Behaviour::Unknown, true) if is_first => With::AllBut(LATE_SAMPLE),
+            (Behaviour::Unknown, true) => With::AllBut(0),
             // It goes on, and has not looked at the sample: not while it lists.
-            (Habit::Unknown, false) if lister.sampled.is_some() => With::Directories,
-            (Habit::Unknown, false) => With::AllBut(0),
-            (Habit::Looks, true) if has_sample => With::AllBut(0),
-            (Habit::Looks, _) => With::All,
-            (Habit::Lists, _) => With::Directories,
+            (Behaviour::Unknown, false) if lister.sampled.is_some() => With::Directories,
+            (Behaviour::Unknown, false) => With::AllBut(0),
+            (Behaviour::Looks, true) if has_sample => With::AllBut(0),
+            (Behaviour::Looks, _) => With::All,
+            (Behaviour::Lists, _) => With::Directories,
         }
     }
 
@@ -391,8 +390,8 @@ mod tests {
         dropped.sum()
     }
 
-    fn habit(listings: &Listings, by: u32) -> Habit {
-        listings.state.lock().listers[&by].habit
+    fn behaviour(listings: &Listings, by: u32) -> Behaviour {
+        listings.state.lock().listers[&by].behaviour
     }
 
     #[test]
@@ -476,7 +475,7 @@ mod tests {
         let mut choice = listings.choose(THREAD, dir(60), true);
         assert!(!choice.wants(&entry("f0", FileKind::Regular)));
         listings.made(choice);
-        assert_eq!(habit(&listings, THREAD), Habit::Lists);
+        assert_eq!(behaviour(&listings, THREAD), Behaviour::Lists);
         let files = ["f0", "f1", "f2"].map(String::from);
         // Linux lists them from its memory.
         let looker = THREAD + 1;
@@ -484,7 +483,10 @@ mod tests {
         assert_eq!(of_each[..2], [0, 0]);
         assert_eq!(of_each[2], 48, "all but the first two and the last");
         assert_eq!(of_each[3..], [0; 7]);
-        assert_eq!([looker, THREAD].map(|by| habit(&listings, by)), [Habit::Looks; 2]);
+        assert_eq!(
+            [looker, THREAD].map(|by| behaviour(&listings, by)),
+            [Behaviour::Looks; 2]
+        );
         assert_eq!(listed(&listings, looker, 10, 3), [""; 0], "all attributes from now on");
     }
 
@@ -500,28 +502,28 @@ mod tests {
     }
 
     #[test]
-    fn habit_that_a_thread_gives_up_is_noticed() {
+    fn thread_that_looks_no_longer_is_noticed() {
         let listings = Listings::default();
         listed(&listings, THREAD, 0, 10);
         let left_out = listed(&listings, THREAD, 1, 10);
         look(&listings, THREAD, 1, &left_out);
-        assert_eq!(habit(&listings, THREAD), Habit::Looks);
-        let until = |wanted: Habit, from: u64| {
+        assert_eq!(behaviour(&listings, THREAD), Behaviour::Looks);
+        let until = |wanted: Behaviour, from: u64| {
             let mut number = from;
-            while habit(&listings, THREAD) != wanted {
+            while behaviour(&listings, THREAD) != wanted {
                 listed(&listings, THREAD, number, 10);
                 number += 1;
-                assert!(number < from + 100, "{:?}", habit(&listings, THREAD));
+                assert!(number < from + 100, "{:?}", behaviour(&listings, THREAD));
             }
             number - from
         };
-        assert!(until(Habit::Unknown, 100) > u64::from(LISTINGS_BY_SAMPLE));
-        assert!(until(Habit::Lists, 200) <= 2);
+        assert!(until(Behaviour::Unknown, 100) > u64::from(LISTINGS_BY_SAMPLE));
+        assert!(until(Behaviour::Lists, 200) <= 2);
         for number in 300..303 {
             let left_out = listed(&listings, THREAD, number, 10);
             look(&listings, THREAD, number, &left_out);
         }
-        assert_eq!(habit(&listings, THREAD), Habit::Looks);
+        assert_eq!(behaviour(&listings, THREAD), Behaviour::Looks);
     }
 
     #[test]
@@ -534,9 +536,9 @@ mod tests {
         assert_eq!(state.listers.len(), LISTERS_MAX);
         assert!(state.samples.len() <= LISTERS_MAX);
         let now = Instant::now();
-        assert_eq!(state.lister(999, now).habit, Habit::Lists);
+        assert_eq!(state.lister(999, now).behaviour, Behaviour::Lists);
         let later = now + REMEMBERED + Duration::from_secs(1);
-        assert_eq!(state.lister(999, later).habit, Habit::Unknown);
+        assert_eq!(state.lister(999, later).behaviour, Behaviour::Unknown);
     }
 
     /// Linux remembers their listings still.
