@@ -42,6 +42,11 @@ pub fn logcases(args: &Args) -> Result<()> {
     build_and_run(&["cowshed-logcases"], &args.args)
 }
 
+/// `cargo xtask turns`
+pub fn turns(args: &Args) -> Result<()> {
+    build_and_run(&["cowshed-turns"], &args.args)
+}
+
 /// All named cases of what a crash after fsync leaves, on all roads: less than a minute.
 pub fn all_log_cases() -> Result<()> {
     let mut command = run::built("cowshed-logcases", &[]);

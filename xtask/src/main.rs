@@ -66,6 +66,9 @@ enum Command {
     /// What a crash after fsync leaves: all named cases on every road; with `--cuts N` instead,
     /// crash images of the kernel's btrfs on a recorded device, replayed by us and by the kernel
     Logcases(long::Args),
+    /// The kernel and Cowshed take turns at volumes of snapshots, cut short by power failures:
+    /// `--volumes N --seed S`
+    Turns(long::Args),
     /// XFS: `logs --count N --seed S`, dirty logs of the kernel's, recovered by us and by the
     /// kernel; `matrix [--all] [--small]`, volumes of every kind, filled by the kernel and read
     Xfs(long::Args),
@@ -104,6 +107,7 @@ fn run_command(command: Command) -> anyhow::Result<()> {
         Command::LongTests(args) => long_tests::main(&args),
         Command::Kill9(args) => long::kill9(&args),
         Command::Logcases(args) => long::logcases(&args),
+        Command::Turns(args) => long::turns(&args),
         Command::Xfs(args) => xfs::main(&args),
         Command::Sqlite(args) => long::sqlite(&args),
         Command::Hunt => hunt::check(),

@@ -111,6 +111,7 @@ pub(crate) fn chunk_root(vol: &Volume) -> Root {
         level: vol.sb.chunk_root_level,
         generation: vol.sb.chunk_root_generation.get(),
         drop: None,
+        is_dead: false,
         log: false,
         last_snapshot: None,
     }

@@ -174,7 +174,9 @@ fn measured<'a>(cx: &mut Cx<'a>, roots: &Roots, tree: TreeId, walk: impl FnOnce(
 
 fn walk_extent_tree(cx: &mut Cx<'_>, roots: &Roots, groups: &mut BTreeMap<u64, BlockGroup>) -> bool {
     let separate_groups = cx.vol.has_compat_ro(compat_ro::BLOCK_GROUP_TREE);
+    let mut extent_root = None;
     let whole = measured(cx, roots, TreeId::EXTENT, |cx, root| {
+        extent_root = Some(root.clone());
         cx.walk(root, Shared::Skip, &mut |cx, leaf, _| {
             extents::read_extent_leaf(cx, leaf);
             if !separate_groups {
@@ -183,6 +185,7 @@ fn walk_extent_tree(cx: &mut Cx<'_>, roots: &Roots, groups: &mut BTreeMap<u64, B
         })
     });
     extents::ready(cx);
+    cx.extent_root = extent_root.filter(|_| whole);
     whole
 }
 

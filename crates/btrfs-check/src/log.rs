@@ -69,6 +69,7 @@ pub(crate) fn check(cx: &mut Cx<'_>, roots: &Roots, volume: &CsumMap) {
         level: cx.vol.sb.log_root_level,
         generation: cx.vol.sb.generation.get().saturating_add(1),
         drop: None,
+        is_dead: false,
         log: true,
         last_snapshot: None,
     };

@@ -87,6 +87,7 @@ pub(crate) fn root_tree(vol: &Volume) -> Root {
         level: vol.sb.root_level,
         generation: vol.sb.generation.get(),
         drop: None,
+        is_dead: false,
         log: false,
         last_snapshot: None,
     }
@@ -208,6 +209,7 @@ fn parse(cx: &Cx<'_>, key: Key, item: &RootItem) -> Result<TreeRoot, String> {
             level: item.level,
             generation,
             drop: (item.refs.get() == 0 && progress != Key::MIN).then_some((progress, item.drop_level)),
+            is_dead: item.refs.get() == 0 && tree.is_subvolume(),
             log: false,
             last_snapshot: (tree.is_subvolume() && item.refs.get() > 0).then_some(item.last_snapshot.get()),
         },

@@ -115,7 +115,10 @@ fn why_unreadable(copies: &[FoundCopy], device_bytes: u64) -> String {
     why.collect::<Vec<_>>().join("; ")
 }
 
-/// The best superblock of one device; its other copies are compared with it.
+/// The superblock that speaks for a device; its other copies are compared with it.
+///
+/// That is the first copy, unless it is damaged. A newer mirror is left of a commit that a crash
+/// cut short: Linux goes on from the first copy, and writes where the blocks of that commit lie.
 fn best_superblock(sink: &mut Sink, device: &dyn BlockDevice) -> Option<Superblock> {
     let fits = |offset: u64| {
         offset
@@ -127,11 +130,13 @@ fn best_superblock(sink: &mut Sink, device: &dyn BlockDevice) -> Option<Superblo
         .filter(|&&offset| fits(offset))
         .map(|&offset| (offset, load_superblock(device, offset)))
         .collect();
-    let best = copies
-        .iter()
-        .filter_map(|(_, copy)| copy.as_ref().ok().and_then(Option::as_ref))
-        .max_by_key(|sb| (sb.generation.get(), u64::MAX.saturating_sub(sb.bytenr.get())))
-        .copied();
+    let good = |(_, copy): &FoundCopy| copy.as_ref().ok().copied().flatten();
+    let first = copies
+        .first()
+        .filter(|(offset, _)| *offset == SUPERBLOCK_OFFSETS[0])
+        .and_then(good);
+    let newest_mirror = || copies.iter().filter_map(good).max_by_key(|sb| sb.generation.get());
+    let best = first.or_else(newest_mirror);
     let name = device.name();
     let Some(best) = best else {
         let what = format!("{name}: {}", why_unreadable(&copies, device.size_bytes()));
@@ -144,18 +149,21 @@ fn best_superblock(sink: &mut Sink, device: &dyn BlockDevice) -> Option<Superblo
         let end = offset.saturating_add(count(SUPERBLOCK_BYTES));
         let covered = *offset == SUPERBLOCK_OFFSETS[0] || end < best.dev_item.total_bytes.get();
         // Each transaction has a root tree of its own.
-        let stale =
-            |sb: &Superblock| sb.generation.get().saturating_add(1) == best.generation.get() && sb.root != best.root;
+        let follows = |sb: &Superblock, after: &Superblock| {
+            after.generation.get().saturating_add(1) == sb.generation.get() && sb.root != after.root
+        };
+        let neighbour = match copy {
+            Ok(Some(sb)) if follows(&best, sb) => Some("behind"),
+            Ok(Some(sb)) if follows(sb, &best) && sb.fsid == best.fsid => Some("ahead"),
+            _ => None,
+        };
+        if let Some(which) = neighbour {
+            let site = Site::device(best.dev_item.devid.get(), *offset);
+            let what = format!("{name}: one transaction {which}, as after a crash");
+            sink.add(Id::SuperMirrorStale, site, what);
+            continue;
+        }
         let what = match copy {
-            Ok(Some(sb)) if stale(sb) => {
-                let site = Site::device(best.dev_item.devid.get(), *offset);
-                sink.add(
-                    Id::SuperMirrorStale,
-                    site,
-                    format!("{name}: one transaction behind, as after a crash"),
-                );
-                continue;
-            }
             Err(what) => what.clone(),
             Ok(None) => "no btrfs superblock".into(),
             Ok(Some(sb)) if sb.generation != best.generation => {

@@ -13,6 +13,7 @@ use btrfs_format::view::{BackRef, FileExtentView, file_extent};
 use btrfs_format::{Key, KeyType, TreeId};
 
 use crate::block::{Block, Expect, Owner};
+use crate::extents;
 use crate::finding::{FindingId as Id, Sink, Site, Statistics};
 use crate::noted::{Packed, Quota, Suspects};
 use crate::options::{CheckOptions, Phase};
@@ -39,6 +40,8 @@ pub(crate) struct Cx<'a> {
     pub(crate) summed_prealloc: Suspects,
     /// Counts for quota groups, where they are to be judged.
     pub(crate) quota: Option<Quota>,
+    /// The extent tree, once it has been read as a whole.
+    pub(crate) extent_root: Option<Root>,
     blocks_done: u64,
 }
 
@@ -53,6 +56,8 @@ pub(crate) struct Root {
     pub(crate) generation: u64,
     /// A subvolume in deletion: what lies before this key, from this level up, is gone already.
     pub(crate) drop: Option<(Key, u8)>,
+    /// A subvolume in deletion, of which more may be gone.
+    pub(crate) is_dead: bool,
     /// Blocks of the fsync log have no extent items and may be one generation ahead.
     pub(crate) log: bool,
     /// Writers take newer blocks of this tree for its own without asking; `None` where they never
@@ -105,6 +110,7 @@ impl<'a> Cx<'a> {
             packed: Vec::new(),
             summed_prealloc: Suspects::new(),
             quota: None,
+            extent_root: None,
             blocks_done: 0,
         }
     }
@@ -206,7 +212,8 @@ impl<'a> Cx<'a> {
     }
 
     /// What happens once to each block: it is counted, and its references are.
-    fn first_visit(&mut self, root: &Root, block: &Block) {
+    /// `skip`: of its children so many are gone.
+    fn first_visit(&mut self, root: &Root, block: &Block, skip: usize) {
         self.blocks_done = self.blocks_done.saturating_add(1);
         if self.blocks_done.is_multiple_of(256) {
             let done = self.blocks_done.saturating_mul(self.vol.nodesize);
@@ -259,16 +266,9 @@ impl<'a> Cx<'a> {
         }
         let full = self.extents.is_full_backref(block.addr);
         self.extents.note_block(block, self.vol.nodesize);
-        let skip = skipped_slots(root, block);
+        let back = self.reference_to_children(block);
         for slot in skip..block.len() {
             let Some((_, child, _)) = block.child(slot) else { break };
-            let back = if full {
-                BackRef::SharedBlock { parent: block.addr }
-            } else {
-                BackRef::TreeBlock {
-                    root: block.owner.get(),
-                }
-            };
             self.extents.note_use(
                 child,
                 &Use {
@@ -282,6 +282,41 @@ impl<'a> Cx<'a> {
         {
             self.note_file_extents(block, full);
         }
+    }
+
+    /// How a block refers to those below it.
+    fn reference_to_children(&self, block: &Block) -> BackRef {
+        match self.extents.is_full_backref(block.addr) {
+            true => BackRef::SharedBlock { parent: block.addr },
+            false => BackRef::TreeBlock {
+                root: block.owner.get(),
+            },
+        }
+    }
+
+    /// How many of a node's first children are gone, in a walk that has met no block that is left
+    /// below those on its way (`is_at_front`). See [`Id::RootDropBehind`].
+    fn gone_slots(&mut self, root: &Root, block: &Block, is_at_front: &mut bool) -> usize {
+        let noted = skipped_slots(root, block);
+        let is_shared = self.extents.get(block.addr).is_some_and(|extent| extent.refs > 1);
+        if !*is_at_front || block.level == 0 || is_shared {
+            *is_at_front = false;
+            return noted;
+        }
+        let back = self.reference_to_children(block);
+        let mut gone = noted;
+        while let Some((_, child, _)) = block.child(gone) {
+            if extents::is_recorded(self, child, block.level.saturating_sub(1), &back) {
+                break;
+            }
+            gone = gone.saturating_add(1);
+        }
+        if gone > noted && !self.quiet_walk {
+            let count = gone.saturating_sub(noted);
+            let what = format!("of {count} blocks below {} it has no reference any more", block.addr);
+            self.sink.add(Id::RootDropBehind, root.site(), what);
+        }
+        gone
     }
 
     /// A block that others refer to must be old enough for its tree to ask before writing it.
@@ -383,6 +418,7 @@ impl<'a> Cx<'a> {
             );
         }
         let mut complete = true;
+        let mut is_at_front = root.is_dead;
         let mut stack: Vec<Frame> = Vec::new();
         let mut next = Some((self.expect_root(root), None));
         loop {
@@ -393,8 +429,9 @@ impl<'a> Cx<'a> {
                         complete = false;
                     }
                     Some((block, first)) => {
+                        let skip = self.gone_slots(root, &block, &mut is_at_front);
                         if first {
-                            self.first_visit(root, &block);
+                            self.first_visit(root, &block, skip);
                         }
                         if shared == Shared::Enter {
                             self.note_quota(root.tree, block.addr);
@@ -405,10 +442,9 @@ impl<'a> Cx<'a> {
                                 visit(self, &block, first);
                             }
                         } else if first || shared == Shared::Enter {
-                            let slot = skipped_slots(root, &block);
                             stack.push(Frame {
                                 block,
-                                slot,
+                                slot: skip,
                                 below: expect.below,
                             });
                         }
@@ -497,7 +533,8 @@ impl<'a> Cx<'a> {
     }
 }
 
-/// How many of a node's first children are gone already because its subvolume is being deleted.
+/// How many of a node's first children are gone as the root item says: its subvolume is being
+/// deleted.
 fn skipped_slots(root: &Root, block: &Block) -> usize {
     match &root.drop {
         Some((key, level)) if block.level >= *level && block.level > 0 => block.child_slot(key),

@@ -1,7 +1,7 @@
 //! Work that a commit does beside merging.
 
 use std::mem;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use btrfs_format::items::{InodeItem, RootItem, Timespec};
 use btrfs_format::superblock::LABEL_BYTES;
@@ -101,6 +101,9 @@ pub enum Job {
     SetLabel(Box<[u8; LABEL_BYTES]>),
 }
 
+/// What one commit drops at most, but for one leaf, in references. A few milliseconds, for which an
+/// fsync waits.
+const DROP_STEP_MAX: usize = 4096;
 /// Dead subvolumes that one commit looks at.
 const DROPS_MAX: usize = 256;
 
@@ -111,6 +114,8 @@ pub(crate) struct Jobs {
     queued: Mutex<Vec<Job>>,
     /// Dead subvolumes that wait for a commit to drop them.
     pub(crate) drops: Mutex<Vec<TreeId>>,
+    /// What one commit drops at most, but for one leaf, in references.
+    pub(crate) drop_step_max: AtomicUsize,
     /// Quota groups were looked after: they are off, or marked as inconsistent.
     pub(crate) quota_settled: AtomicBool,
 }
@@ -120,6 +125,7 @@ impl Default for Jobs {
         Self {
             queued: Mutex::new(LockRank::JobQueue, Vec::new()),
             drops: Mutex::new(LockRank::DropQueue, Vec::new()),
+            drop_step_max: AtomicUsize::new(DROP_STEP_MAX),
             quota_settled: AtomicBool::new(false),
         }
     }

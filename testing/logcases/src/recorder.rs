@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use cowshed_device::{BlockDevice, MemDevice};
-use cowshed_device_sim::Log;
+use cowshed_device_sim::{Fault, FaultKind, FaultPlan, FaultyDevice, Log, On};
 use cowshed_fuse::{Session, SessionError, SessionOptions, Unmounter};
 use cowshed_harness::{KernelMount, LoopDevice, run_raw, scratch_dir};
 use cowshed_vfs::fs::{DirSink, NewNode};
@@ -234,6 +234,11 @@ pub struct Recorder {
 impl Recorder {
     /// Serves a copy of the device. Needs root, `/dev/fuse` and loop devices.
     pub fn new(content: &MemDevice) -> Result<Recorder> {
+        Self::with_slow_reads(content, None)
+    }
+
+    /// As [`Recorder::new`]; each read takes this long.
+    pub fn with_slow_reads(content: &MemDevice, pause: Option<Duration>) -> Result<Recorder> {
         let (memory, log) = (Arc::new(content.snapshot()), Log::new());
         let dir = scratch_dir()?;
         let served = dir.path().join("device");
@@ -243,8 +248,12 @@ impl Recorder {
             skip_open: false,
             ..SessionOptions::default()
         };
+        let plan = FaultPlan::new();
+        if let Some(pause) = pause {
+            plan.add(Fault::error(On::Read, 0).with_kind(FaultKind::Slow { pause }).forever());
+        }
         let file = OneFile {
-            device: Box::new(log.record(memory.clone())),
+            device: Box::new(FaultyDevice::new(Arc::new(log.record(memory.clone())), plan)),
         };
         let session = Session::mount(Arc::new(file), &served, options)?;
         let mut recorder = Recorder {

@@ -314,6 +314,19 @@ fn plant_roots(id: Id, bases: &Bases) -> Option<Planted> {
         Id::RootOrphanMissing => image.edit_as(TreeId::ROOT, root_item(SNAP), |item: &mut RootItem| {
             item.refs = 0.into()
         }),
+        Id::RootDropBehind => {
+            image.edit_as(TreeId::ROOT, root_item(SNAP), |item: &mut RootItem| {
+                item.refs = 0.into()
+            });
+            // Its first leaf is recorded as another tree's.
+            let first = image.blocks(SNAP, 0)[0];
+            let is_it = |item: &Item| item.key.objectid.get() == first && item.key.ty == KeyType::METADATA_ITEM;
+            let name = SNAP.get().to_le_bytes();
+            image.edit(TreeId::EXTENT, is_it, |item| {
+                let at = item.data.windows(8).position(|bytes| bytes == name);
+                item.data[at.expect("an inline reference")] ^= 0x80;
+            });
+        }
         Id::UuidMissing => drop(image.remove(TreeId::UUID, |item| item.data == SNAP.get().to_le_bytes())),
         Id::UuidStale => image.edit(
             TreeId::UUID,

@@ -4,12 +4,15 @@
 //! Between two steps the root item says how far the drop is, as Linux does: `drop_progress` is the
 //! key of the next child, in a node of level `drop_level`. What lies before it is gone, and the
 //! nodes on the way to it still point there. So a drop goes on after a crash, here or by the
-//! kernel.
+//! kernel. More may be gone than the root item says: of a drop that it continues, Linux forgets the
+//! place while it rewrites references. What the tree has no reference to any more is passed over.
 //!
 //! A block that only this tree uses is freed with everything below it. A block that snapshots share
 //! loses this tree's reference; where its references to its children are in the dead tree's name,
 //! they are first rewritten in the block's own name (FULL_BACKREF), down to where another tree owns
 //! the blocks. See docs/design/references.md.
+
+use std::sync::atomic::Ordering;
 
 use btrfs_format::items::RootItem;
 use btrfs_format::{Generation, Key, KeyType, LogicalAddr, ObjectId, TreeBlock, TreeId};
@@ -49,6 +52,10 @@ impl Store {
     pub fn queued_drops(&self) -> usize {
         self.jobs().drops.lock().len()
     }
+    /// For tests, whose trees are small: what one commit drops at most, in references.
+    pub fn set_drop_step_max(&self, references: usize) {
+        self.jobs().drop_step_max.store(references, Ordering::Relaxed);
+    }
 }
 
 /// Where a drop that was interrupted goes on: what lies before `key` is dropped already, down to
@@ -59,9 +66,6 @@ struct Resume {
     level: u8,
 }
 
-/// What one commit drops at most, but for one leaf, in references. A few milliseconds, for which an
-/// fsync waits.
-const STEP_MAX: usize = 4096;
 /// What reading a block costs, and freeing it, in references.
 const BLOCK_COST: usize = 8;
 
@@ -91,7 +95,7 @@ enum Walked {
 impl Committer<'_> {
     /// Drops subvolumes that were dead when the transaction ended, as far as one step goes.
     pub(super) fn drop_subvolumes(&mut self, dead: &[TreeId]) -> Result<()> {
-        let mut left = STEP_MAX;
+        let mut left = self.store.jobs().drop_step_max.load(Ordering::Relaxed);
         for id in dead {
             if !self.drop_step(*id, &mut left)? {
                 return Ok(());
@@ -158,16 +162,20 @@ impl Committer<'_> {
         if walk.left == 0 {
             return Ok(Walked::Paused(None));
         }
+        let name = match full_parent {
+            Some(parent) => RefName::SharedBlock { parent },
+            None => RefName::TreeBlock { root: walk.id },
+        };
+        let Some((refs, is_full)) = self.sharing_by(ptr.addr, name)? else {
+            // Linux has dropped it, and lost its place: the block may be another one by now.
+            walk.spend(0);
+            return Ok(Walked::Done);
+        };
         let nodes = self.store.nodes();
         let block = match ptr.level {
             // Gone after this, or kept below. The next step reads the way to the next one again.
             0 => nodes.load_once(ptr, walk.id)?,
             _ => nodes.load(ptr, walk.id)?,
-        };
-        let (refs, is_full) = self.sharing(&block)?;
-        let name = match full_parent {
-            Some(parent) => RefName::SharedBlock { parent },
-            None => RefName::TreeBlock { root: walk.id },
         };
         if refs > 1 {
             // Others that share it may be dropped next.

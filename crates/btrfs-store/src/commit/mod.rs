@@ -25,7 +25,8 @@ use crate::error::{Error, Result};
 use crate::jobs::Job;
 use crate::overlay::Edit;
 use crate::overlay::stripes::FrozenEdits;
-use crate::refs::run::{ExtentFormat, Outcome, load_record, run_head};
+use crate::refs::ExtentRecord;
+use crate::refs::run::{ExtentFormat, Outcome, count_of, load_record, run_head};
 use crate::refs::{RefName, RefQueue};
 use crate::space::BlockKind;
 use crate::store::{CommitHooks, Store};
@@ -437,12 +438,29 @@ impl<'e> Committer<'e> {
 
     /// References and FULL_BACKREF of a block, with what is queued.
     pub(super) fn sharing(&self, block: &TreeBlock) -> Result<(i64, bool)> {
-        let addr = block.addr();
+        let record = load_record(&self.extent_tree, block.addr())?;
+        self.sharing_of(block.addr(), record.as_ref().map(|(_, record)| record))
+    }
+
+    /// The same of a block that may be another one by now: `None` where `name` does not refer to
+    /// it.
+    pub(super) fn sharing_by(&self, addr: LogicalAddr, name: RefName) -> Result<Option<(i64, bool)>> {
+        let record = load_record(&self.extent_tree, addr)?.map(|(_, record)| record);
+        let count = match &record {
+            Some(record) => count_of(&self.extent_tree, addr, record, name)?,
+            // The block may be new in this commit.
+            None => 0,
+        };
+        let queued = self.queue.get(addr).map_or(0, |head| head.delta_of(name));
+        match i64::from(count) + queued {
+            1.. => self.sharing_of(addr, record.as_ref()).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    fn sharing_of(&self, addr: LogicalAddr, record: Option<&ExtentRecord>) -> Result<(i64, bool)> {
         let head = self.queue.get(addr);
-        let record = load_record(&self.extent_tree, addr)?;
-        let base = record
-            .as_ref()
-            .map_or(0, |(_, r)| i64::try_from(r.refs).unwrap_or(i64::MAX));
+        let base = record.map_or(0, |r| i64::try_from(r.refs).unwrap_or(i64::MAX));
         let refs = base.saturating_add(head.map_or(0, crate::refs::Head::net));
         if refs <= 0 {
             let what = format!("block {addr} is in use but has no references");
@@ -451,7 +469,7 @@ impl<'e> Committer<'e> {
                 what,
             });
         }
-        let is_full = record.is_some_and(|(_, r)| r.is_full_backref()) || head.is_some_and(|h| h.set_full_backref);
+        let is_full = record.is_some_and(ExtentRecord::is_full_backref) || head.is_some_and(|h| h.set_full_backref);
         Ok((refs, is_full))
     }
 

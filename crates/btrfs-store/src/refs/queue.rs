@@ -33,6 +33,10 @@ impl Head {
         self.deltas.as_slice()
     }
 
+    pub(crate) fn delta_of(&self, name: RefName) -> i64 {
+        let delta = self.deltas().iter().find(|(queued, _)| *queued == name);
+        delta.map_or(0, |(_, delta)| *delta)
+    }
     pub(crate) fn net(&self) -> i64 {
         self.deltas().iter().map(|(_, count)| count).sum()
     }

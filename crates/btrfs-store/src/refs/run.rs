@@ -52,6 +52,21 @@ pub(crate) fn load_record(tree: &Tree, addr: LogicalAddr) -> Result<Option<(Key,
     }
 }
 
+/// How often an extent with this item has a reference of this name.
+pub(crate) fn count_of(tree: &Tree, addr: LogicalAddr, record: &ExtentRecord, name: RefName) -> Result<u32> {
+    if let Some((_, count)) = record.inline.iter().find(|(inline, _)| *inline == name) {
+        return Ok(*count);
+    }
+    let run = Run {
+        tree,
+        addr,
+        item_bytes_max: 0,
+        is_new: false,
+        keyed: BTreeMap::new(),
+    };
+    Ok(run.find_keyed(name)?.map_or(0, |(_, count)| count))
+}
+
 fn corrupt(what: String) -> Error {
     Error::CorruptTree {
         tree: TreeId::EXTENT,
