@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use btrfs_format::items::{InodeItem, RootItem, Timespec};
 use btrfs_format::superblock::LABEL_BYTES;
-use btrfs_format::{Generation, ObjectId, TreeId, Uuid};
+use btrfs_format::{Generation, Key, ObjectId, TreeId, Uuid};
 use cowshed_runtime::lock::Mutex;
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U32, U64};
@@ -107,17 +107,35 @@ const DROP_STEP_MAX: usize = 4096;
 /// Dead subvolumes that one commit looks at.
 const DROPS_MAX: usize = 256;
 
+/// A dead subvolume that waits for a commit to drop it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueuedDrop {
+    pub(crate) id: TreeId,
+    pub(crate) rewritten: Rewritten,
+}
+
+/// How far the nodes that a dead tree shares refer to what is below them in their own name, as far
+/// as this mount has seen to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rewritten {
+    /// Those before this key do.
+    Before(Key),
+    All,
+}
+
 /// What the next commits do beside merging.
 #[derive(Debug)]
 pub(crate) struct Jobs {
     /// In the order in which they were added.
     queued: Mutex<Vec<Job>>,
     /// Dead subvolumes that wait for a commit to drop them.
-    pub(crate) drops: Mutex<Vec<TreeId>>,
+    pub(crate) drops: Mutex<Vec<QueuedDrop>>,
     /// What one commit drops at most, but for one leaf, in references.
     pub(crate) drop_step_max: AtomicUsize,
     /// Quota groups were looked after: they are off, or marked as inconsistent.
     pub(crate) quota_settled: AtomicBool,
+    /// Version 1 space caches are marked as outdated.
+    pub(crate) caches_settled: AtomicBool,
 }
 
 impl Default for Jobs {
@@ -127,6 +145,7 @@ impl Default for Jobs {
             drops: Mutex::new(LockRank::DropQueue, Vec::new()),
             drop_step_max: AtomicUsize::new(DROP_STEP_MAX),
             quota_settled: AtomicBool::new(false),
+            caches_settled: AtomicBool::new(false),
         }
     }
 }
@@ -145,7 +164,13 @@ impl Jobs {
     /// Dead subvolumes that the transaction that ends may drop. Those that are queued later may be
     /// dead in the next transaction only.
     pub(crate) fn waiting_drops(&self) -> Vec<TreeId> {
-        self.drops.lock().iter().rev().take(DROPS_MAX).copied().collect()
+        self.drops
+            .lock()
+            .iter()
+            .rev()
+            .take(DROPS_MAX)
+            .map(|dead| dead.id)
+            .collect()
     }
 
     /// No job needs a commit of its own.

@@ -20,6 +20,7 @@ use btrfs_format::{Generation, Key, KeyType, LogicalAddr, ObjectId, TreeBlock, T
 use super::{Committer, roots};
 use crate::error::Result;
 use crate::forest::Forest;
+use crate::jobs::{QueuedDrop, Rewritten};
 use crate::refs::RefName;
 use crate::store::Store;
 use crate::tree::child_ptr;
@@ -46,6 +47,10 @@ impl Store {
     /// Asks the next commits to drop these subvolumes, one each. They must be dead: no entry leads
     /// to them.
     pub fn queue_drops(&self, dead: Vec<TreeId>) {
+        let dead = dead.into_iter().map(|id| QueuedDrop {
+            id,
+            rewritten: Rewritten::Before(Key::MIN),
+        });
         self.jobs().drops.lock().extend(dead);
     }
     /// How many dead subvolumes wait.
@@ -74,6 +79,8 @@ struct Drop {
     id: TreeId,
     /// Blocks of this generation or older were there before the subvolume: others own them.
     origin: Generation,
+    /// All shared nodes refer to what is below them in their own name.
+    is_rewritten: bool,
     /// What this step may still do.
     left: usize,
 }
@@ -100,7 +107,7 @@ impl Committer<'_> {
             if !self.drop_step(*id, &mut left)? {
                 return Ok(());
             }
-            self.store.jobs().drops.lock().retain(|queued| queued != id);
+            self.store.jobs().drops.lock().retain(|queued| queued.id != *id);
             if left == 0 {
                 return Ok(());
             }
@@ -129,8 +136,12 @@ impl Committer<'_> {
         let mut walk = Drop {
             id,
             origin: Generation(key.offset),
+            is_rewritten: false,
             left: *left,
         };
+        if !self.rewrite_nodes(&mut walk, &ptr, resume.is_none())? {
+            return Ok(false);
+        }
         let walked = self.drop_block(&mut walk, &ptr, None, resume)?;
         // The tree has a root item and an orphan item, too.
         *left = walk.left.saturating_sub(BLOCK_COST);
@@ -159,9 +170,6 @@ impl Committer<'_> {
         full_parent: Option<LogicalAddr>,
         resume: Option<Resume>,
     ) -> Result<Walked> {
-        if walk.left == 0 {
-            return Ok(Walked::Paused(None));
-        }
         let name = match full_parent {
             Some(parent) => RefName::SharedBlock { parent },
             None => RefName::TreeBlock { root: walk.id },
@@ -171,6 +179,16 @@ impl Committer<'_> {
             walk.spend(0);
             return Ok(Walked::Done);
         };
+        let is_shared_node = refs > 1 && ptr.level > 0;
+        if walk.is_rewritten && is_shared_node {
+            self.drop_reference(ptr, name);
+            return Ok(Walked::Done);
+        }
+        // Linux forgets its place where it goes on with a shared node: none may be the next block,
+        // nor the first one below it.
+        if walk.left == 0 && !(walk.is_rewritten && ptr.level > 1) {
+            return Ok(Walked::Paused(None));
+        }
         let nodes = self.store.nodes();
         let block = match ptr.level {
             // Gone after this, or kept below. The next step reads the way to the next one again.
@@ -204,8 +222,79 @@ impl Committer<'_> {
                 }
             }
         }
-        self.drop_reference(&block, name);
+        self.drop_reference(ptr, name);
         Ok(Walked::Done)
+    }
+
+    /// Hands over all shared nodes of a tree before anything of it is dropped (`is_whole`), as far
+    /// as the step goes; true where that is done. A tree that is gone in part already, in an
+    /// earlier mount or in Linux, is taken as it is.
+    fn rewrite_nodes(&mut self, walk: &mut Drop, root: &BlockPtr, is_whole: bool) -> Result<bool> {
+        let queued = |dead: &&mut QueuedDrop| dead.id == walk.id;
+        let rewritten = self
+            .store
+            .jobs()
+            .drops
+            .lock()
+            .iter_mut()
+            .find(queued)
+            .map(|dead| dead.rewritten);
+        let from = match rewritten {
+            Some(Rewritten::Before(key)) if is_whole => key,
+            rewritten => {
+                walk.is_rewritten = rewritten == Some(Rewritten::All);
+                return Ok(true);
+            }
+        };
+        let block = self.store.nodes().load(root, walk.id)?;
+        let (refs, is_full) = self.sharing(&block)?;
+        if refs > 1 {
+            return Ok(true);
+        }
+        let paused = self.rewrite_below(walk, &block, is_full, from)?;
+        walk.is_rewritten = paused.is_none();
+        let rewritten = paused.map_or(Rewritten::All, Rewritten::Before);
+        let queued = |dead: &&mut QueuedDrop| dead.id == walk.id;
+        if let Some(dead) = self.store.jobs().drops.lock().iter_mut().find(queued) {
+            dead.rewritten = rewritten;
+        }
+        Ok(walk.is_rewritten)
+    }
+
+    /// Hands over the shared nodes below a block that only this tree uses, from a key on. Where the
+    /// step ends before, returns the key that the next one begins with.
+    fn rewrite_below(&mut self, walk: &mut Drop, block: &TreeBlock, is_full: bool, from: Key) -> Result<Option<Key>> {
+        if block.level() < 2 {
+            return Ok(None);
+        }
+        let name = match is_full {
+            true => RefName::SharedBlock { parent: block.addr() },
+            false => RefName::TreeBlock { root: walk.id },
+        };
+        for slot in block.child_slot(&from)..block.len() {
+            let ptr = child_ptr(block, slot);
+            let here = from.max(block.key(slot));
+            if walk.left == 0 {
+                return Ok(Some(here));
+            }
+            walk.left -= 1;
+            let Some((refs, is_full)) = self.sharing_by(ptr.addr, name)? else {
+                continue;
+            };
+            if refs > 1 && ptr.generation > walk.origin {
+                let child = self.store.nodes().load(&ptr, walk.id)?;
+                if child.owner() == walk.id && !self.hand_over(walk, &child, is_full)? {
+                    return Ok(Some(here));
+                }
+            } else if refs == 1 && ptr.level > 1 {
+                let child = self.store.nodes().load(&ptr, walk.id)?;
+                let paused = self.rewrite_below(walk, &child, is_full, from)?;
+                if paused.is_some() {
+                    return Ok(paused);
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// Rewrites the references that a shared block and what it owns below make, from the tree's

@@ -5,6 +5,7 @@ mod csum;
 mod drop;
 mod quota;
 mod roots;
+mod space_cache;
 mod subvolumes;
 #[cfg(test)]
 mod tests;
@@ -33,6 +34,7 @@ use crate::store::{CommitHooks, Store};
 use crate::tree::Opened;
 use crate::tree::{Edits, FullLeaves, MergeHost, Merger, Tree};
 use crate::txn::CommitStats;
+use crate::volume::BlockPtr;
 
 /// Rounds of references and free space after which a commit that does not settle is given up. Each
 /// round only touches blocks that the one before dirtied, so a handful is normal.
@@ -110,6 +112,7 @@ impl Store {
         }
         committer.run_jobs(frozen.jobs)?;
         committer.mark_quotas_inconsistent()?;
+        committer.forget_space_caches()?;
         committer.drop_subvolumes(&frozen.drops)?;
         committer.settle()?;
         let blocks = committer.write_out()?;
@@ -473,9 +476,9 @@ impl<'e> Committer<'e> {
         Ok((refs, is_full))
     }
 
-    pub(super) fn drop_reference(&mut self, block: &TreeBlock, name: RefName) {
+    pub(super) fn drop_reference(&mut self, ptr: &BlockPtr, name: RefName) {
         self.queue
-            .add(block.addr(), self.format.nodesize_bytes, Some(block.level()), name, -1);
+            .add(ptr.addr, self.format.nodesize_bytes, Some(ptr.level), name, -1);
     }
 
     pub(super) fn set_full_backref(&mut self, block: &TreeBlock) {

@@ -13,6 +13,7 @@ mod renames;
 mod rig;
 mod setid;
 mod snapshots;
+mod space_cache;
 mod speed;
 mod subvolume_calls;
 mod subvolumes;
