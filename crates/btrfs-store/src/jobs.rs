@@ -109,9 +109,9 @@ const DROPS_MAX: usize = 256;
 
 /// A dead subvolume that waits for a commit to drop it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct QueuedDrop {
-    pub(crate) id: TreeId,
-    pub(crate) rewritten: Rewritten,
+struct QueuedDrop {
+    id: TreeId,
+    rewritten: Rewritten,
 }
 
 /// How far the nodes that a dead tree shares refer to what is below them in their own name, as far
@@ -129,7 +129,7 @@ pub(crate) struct Jobs {
     /// In the order in which they were added.
     queued: Mutex<Vec<Job>>,
     /// Dead subvolumes that wait for a commit to drop them.
-    pub(crate) drops: Mutex<Vec<QueuedDrop>>,
+    drops: Mutex<Vec<QueuedDrop>>,
     /// What one commit drops at most, but for one leaf, in references.
     pub(crate) drop_step_max: AtomicUsize,
     /// Quota groups were looked after: they are off, or marked as inconsistent.
@@ -159,6 +159,32 @@ impl Jobs {
     /// The jobs of the transaction that ends. Operations are kept out.
     pub(crate) fn take(&self) -> Vec<Job> {
         mem::take(&mut *self.queued.lock())
+    }
+
+    pub(crate) fn queue_drops(&self, dead: Vec<TreeId>) {
+        let dead = dead.into_iter().map(|id| QueuedDrop {
+            id,
+            rewritten: Rewritten::Before(Key::MIN),
+        });
+        self.drops.lock().extend(dead);
+    }
+    pub(crate) fn queued_drops(&self) -> usize {
+        self.drops.lock().len()
+    }
+    /// The subvolume is gone.
+    pub(crate) fn forget_drop(&self, id: TreeId) {
+        self.drops.lock().retain(|dead| dead.id != id);
+    }
+
+    pub(crate) fn rewritten(&self, id: TreeId) -> Rewritten {
+        let drops = self.drops.lock();
+        let queued = drops.iter().find(|dead| dead.id == id);
+        queued.map_or(Rewritten::Before(Key::MIN), |dead| dead.rewritten)
+    }
+    pub(crate) fn set_rewritten(&self, id: TreeId, rewritten: Rewritten) {
+        if let Some(dead) = self.drops.lock().iter_mut().find(|dead| dead.id == id) {
+            dead.rewritten = rewritten;
+        }
     }
 
     /// Dead subvolumes that the transaction that ends may drop. Those that are queued later may be

@@ -145,6 +145,8 @@ struct Volume<'o> {
     found: State,
     read_only: Vec<String>,
     can: Can,
+    /// Linux has left a deletion that was done in part.
+    has_linux_paused: bool,
     /// What was done, for messages.
     told: Vec<String>,
 }
@@ -163,8 +165,8 @@ enum Can {
 /// A turn that is over.
 struct Turn {
     is_linux: bool,
-    /// It began so.
-    was_behind: bool,
+    /// Linux may forget how far a deletion is, or has: it had begun with one before.
+    may_be_behind: bool,
     base: MemDevice,
     events: Vec<Event>,
     history: History,
@@ -194,6 +196,7 @@ impl<'o> Volume<'o> {
             found: State::new(),
             read_only: Vec::new(),
             can: Can::Both,
+            has_linux_paused: false,
             told: Vec::new(),
         })
     }
@@ -268,7 +271,7 @@ impl<'o> Volume<'o> {
         let device = side.end()?;
         let turn = Turn {
             is_linux,
-            was_behind: self.can == Can::Ours,
+            may_be_behind: self.has_linux_paused,
             base,
             events: std::mem::take(&mut events),
             history,
@@ -334,6 +337,7 @@ impl<'o> Volume<'o> {
     /// The next turn has this.
     fn go_on(&mut self, turn: &Turn, device: &MemDevice, seen: Seen) -> Result<()> {
         self.can = seen.can();
+        self.has_linux_paused |= turn.is_linux && seen.in_part > 0;
         if !seen.is_behind {
             let volume = KernelVolume::from_memory(&[device.snapshot()])?;
             let checked = kernel::check_clean(volume.image());
@@ -374,11 +378,8 @@ fn look(turn: &Turn, device: &MemDevice, returned: usize, report: &mut Report) -
         is_behind,
         ..ours::look(device).context("we")?
     };
-    let may_be_behind = turn.is_linux || turn.was_behind;
-    ensure!(
-        may_be_behind || !seen.is_behind,
-        "we have forgotten how far a deletion was"
-    );
+    let is_expected = turn.may_be_behind || !seen.is_behind;
+    ensure!(is_expected, "it is forgotten how far a deletion was that we began");
     ensure!(turn.is_linux || !seen.is_balanced, "we have begun no balance");
     turn.history.allows(&seen.state, returned)?;
     report.images += 1;

@@ -20,7 +20,7 @@ use btrfs_format::{Generation, Key, KeyType, LogicalAddr, ObjectId, TreeBlock, T
 use super::{Committer, roots};
 use crate::error::Result;
 use crate::forest::Forest;
-use crate::jobs::{QueuedDrop, Rewritten};
+use crate::jobs::Rewritten;
 use crate::refs::RefName;
 use crate::store::Store;
 use crate::tree::child_ptr;
@@ -47,15 +47,11 @@ impl Store {
     /// Asks the next commits to drop these subvolumes, one each. They must be dead: no entry leads
     /// to them.
     pub fn queue_drops(&self, dead: Vec<TreeId>) {
-        let dead = dead.into_iter().map(|id| QueuedDrop {
-            id,
-            rewritten: Rewritten::Before(Key::MIN),
-        });
-        self.jobs().drops.lock().extend(dead);
+        self.jobs().queue_drops(dead);
     }
     /// How many dead subvolumes wait.
     pub fn queued_drops(&self) -> usize {
-        self.jobs().drops.lock().len()
+        self.jobs().queued_drops()
     }
     /// For tests, whose trees are small: what one commit drops at most, in references.
     pub fn set_drop_step_max(&self, references: usize) {
@@ -79,8 +75,6 @@ struct Drop {
     id: TreeId,
     /// Blocks of this generation or older were there before the subvolume: others own them.
     origin: Generation,
-    /// All shared nodes refer to what is below them in their own name.
-    is_rewritten: bool,
     /// What this step may still do.
     left: usize,
 }
@@ -107,7 +101,7 @@ impl Committer<'_> {
             if !self.drop_step(*id, &mut left)? {
                 return Ok(());
             }
-            self.store.jobs().drops.lock().retain(|queued| queued.id != *id);
+            self.store.jobs().forget_drop(*id);
             if left == 0 {
                 return Ok(());
             }
@@ -136,10 +130,9 @@ impl Committer<'_> {
         let mut walk = Drop {
             id,
             origin: Generation(key.offset),
-            is_rewritten: false,
             left: *left,
         };
-        if !self.rewrite_nodes(&mut walk, &ptr, resume.is_none())? {
+        if !self.rewrite_nodes(&mut walk, &ptr, resume)? {
             return Ok(false);
         }
         let walked = self.drop_block(&mut walk, &ptr, None, resume)?;
@@ -179,14 +172,14 @@ impl Committer<'_> {
             walk.spend(0);
             return Ok(Walked::Done);
         };
-        let is_shared_node = refs > 1 && ptr.level > 0;
-        if walk.is_rewritten && is_shared_node {
+        if refs > 1 && ptr.level > 0 {
+            // It was handed over before.
             self.drop_reference(ptr, name);
             return Ok(Walked::Done);
         }
         // Linux forgets its place where it goes on with a shared node: none may be the next block,
         // nor the first one below it.
-        if walk.left == 0 && !(walk.is_rewritten && ptr.level > 1) {
+        if walk.left == 0 && ptr.level < 2 {
             return Ok(Walked::Paused(None));
         }
         let nodes = self.store.nodes();
@@ -197,11 +190,9 @@ impl Committer<'_> {
         };
         if refs > 1 {
             // Others that share it may be dropped next.
-            if ptr.level == 0 {
-                nodes.keep(&block);
-            }
-            if block.owner() == walk.id && !self.hand_over(walk, &block, is_full)? {
-                return Ok(Walked::Paused(None));
+            nodes.keep(&block);
+            if block.owner() == walk.id && !is_full {
+                self.rename_references(walk, &block)?;
             }
         } else if block.is_leaf() {
             let references = self.change_children(&block, walk.id, is_full, -1)?;
@@ -226,39 +217,22 @@ impl Committer<'_> {
         Ok(Walked::Done)
     }
 
-    /// Hands over all shared nodes of a tree before anything of it is dropped (`is_whole`), as far
-    /// as the step goes; true where that is done. A tree that is gone in part already, in an
-    /// earlier mount or in Linux, is taken as it is.
-    fn rewrite_nodes(&mut self, walk: &mut Drop, root: &BlockPtr, is_whole: bool) -> Result<bool> {
-        let queued = |dead: &&mut QueuedDrop| dead.id == walk.id;
-        let rewritten = self
-            .store
-            .jobs()
-            .drops
-            .lock()
-            .iter_mut()
-            .find(queued)
-            .map(|dead| dead.rewritten);
-        let from = match rewritten {
-            Some(Rewritten::Before(key)) if is_whole => key,
-            rewritten => {
-                walk.is_rewritten = rewritten == Some(Rewritten::All);
-                return Ok(true);
-            }
-        };
-        let block = self.store.nodes().load(root, walk.id)?;
-        let (refs, is_full) = self.sharing(&block)?;
-        if refs > 1 {
+    /// Hands over all shared nodes of a tree before anything more of it is dropped, as far as the
+    /// step goes; true where that is done.
+    fn rewrite_nodes(&mut self, walk: &mut Drop, root: &BlockPtr, resume: Option<Resume>) -> Result<bool> {
+        let Rewritten::Before(from) = self.store.jobs().rewritten(walk.id) else {
             return Ok(true);
-        }
-        let paused = self.rewrite_below(walk, &block, is_full, from)?;
-        walk.is_rewritten = paused.is_none();
+        };
+        let from = resume.map_or(from, |resume| from.max(resume.key));
+        let block = self.store.nodes().load(root, walk.id)?;
+        let paused = match self.sharing(&block)? {
+            (2.., is_full) if block.owner() == walk.id => self.hand_over(walk, &block, is_full, from)?,
+            (2.., _) => None,
+            (_, is_full) => self.rewrite_below(walk, &block, is_full, from)?,
+        };
         let rewritten = paused.map_or(Rewritten::All, Rewritten::Before);
-        let queued = |dead: &&mut QueuedDrop| dead.id == walk.id;
-        if let Some(dead) = self.store.jobs().drops.lock().iter_mut().find(queued) {
-            dead.rewritten = rewritten;
-        }
-        Ok(walk.is_rewritten)
+        self.store.jobs().set_rewritten(walk.id, rewritten);
+        Ok(paused.is_none())
     }
 
     /// Hands over the shared nodes below a block that only this tree uses, from a key on. Where the
@@ -272,67 +246,77 @@ impl Committer<'_> {
             false => RefName::TreeBlock { root: walk.id },
         };
         for slot in block.child_slot(&from)..block.len() {
-            let ptr = child_ptr(block, slot);
-            let here = from.max(block.key(slot));
             if walk.left == 0 {
-                return Ok(Some(here));
+                return Ok(Some(from.max(block.key(slot))));
             }
-            walk.left -= 1;
-            let Some((refs, is_full)) = self.sharing_by(ptr.addr, name)? else {
-                continue;
+            let ptr = child_ptr(block, slot);
+            let paused = match self.sharing_by(ptr.addr, name)? {
+                Some((2.., is_full)) if ptr.generation > walk.origin => {
+                    let child = self.store.nodes().load(&ptr, walk.id)?;
+                    match child.owner() == walk.id {
+                        true => self.hand_over(walk, &child, is_full, from)?,
+                        false => None,
+                    }
+                }
+                Some((1, is_full)) if ptr.level > 1 => {
+                    let child = self.store.nodes().load(&ptr, walk.id)?;
+                    self.rewrite_below(walk, &child, is_full, from)?
+                }
+                _ => None,
             };
-            if refs > 1 && ptr.generation > walk.origin {
-                let child = self.store.nodes().load(&ptr, walk.id)?;
-                if child.owner() == walk.id && !self.hand_over(walk, &child, is_full)? {
-                    return Ok(Some(here));
-                }
-            } else if refs == 1 && ptr.level > 1 {
-                let child = self.store.nodes().load(&ptr, walk.id)?;
-                let paused = self.rewrite_below(walk, &child, is_full, from)?;
-                if paused.is_some() {
-                    return Ok(paused);
-                }
+            if paused.is_some() {
+                return Ok(paused);
             }
+            walk.left = walk.left.saturating_sub(1);
         }
         Ok(None)
     }
 
     /// Rewrites the references that a shared block and what it owns below make, from the tree's
-    /// name into their own. False where the step ended before: what is rewritten then stays so, and
-    /// is passed over the next time.
+    /// name into their own, from a key on. Where the step ends before, returns the key that the
+    /// next one begins with; a step that has something left gets on by one block at least.
     ///
     /// `is_begun`: the block itself is rewritten already. This engine rewrites it after all that is
-    /// below, Linux before. So Linux was stopped in the middle, and blocks may be left anywhere
-    /// below, also below rewritten ones.
-    fn hand_over(&mut self, walk: &mut Drop, block: &TreeBlock, is_begun: bool) -> Result<bool> {
-        for slot in 0..if block.is_leaf() { 0 } else { block.len() } {
+    /// below, Linux before. So Linux may have been stopped in the middle, and blocks may be left
+    /// anywhere below, also below rewritten ones.
+    fn hand_over(&mut self, walk: &mut Drop, block: &TreeBlock, is_begun: bool, from: Key) -> Result<Option<Key>> {
+        let slots = match block.is_leaf() {
+            true => 0..0,
+            false => block.child_slot(&from)..block.len(),
+        };
+        for slot in slots {
             let ptr = child_ptr(block, slot);
             if ptr.generation <= walk.origin {
                 continue;
             }
+            if walk.left == 0 {
+                return Ok(Some(from.max(block.key(slot))));
+            }
             let child = self.store.nodes().load(&ptr, walk.id)?;
-            if child.owner() != walk.id {
-                continue;
+            if child.owner() == walk.id {
+                let is_done = self.sharing(&child)?.1;
+                if !is_done || is_begun {
+                    let paused = self.hand_over(walk, &child, is_done, from)?;
+                    if paused.is_some() {
+                        return Ok(paused);
+                    }
+                }
             }
-            let is_done = self.sharing(&child)?.1;
-            if is_done && !is_begun {
-                continue;
-            }
-            if !self.hand_over(walk, &child, is_done)? {
-                return Ok(false);
-            }
+            walk.spend(0);
         }
-        if is_begun {
-            return Ok(true);
+        if !is_begun {
+            self.rename_references(walk, block)?;
         }
-        if walk.left == 0 {
-            return Ok(false);
-        }
+        Ok(None)
+    }
+
+    /// Rewrites the references that one block makes.
+    fn rename_references(&mut self, walk: &mut Drop, block: &TreeBlock) -> Result<()> {
         let references = self.change_children(block, walk.id, true, 1)?;
         self.change_children(block, walk.id, false, -1)?;
         self.set_full_backref(block);
         walk.spend(2 * references);
-        Ok(true)
+        Ok(())
     }
 }
 

@@ -3,13 +3,21 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use btrfs_check::{CheckOptions, check};
+use btrfs_check::{CheckOptions, FindingId, Severity, check};
+use btrfs_format::items::RootItem;
+use btrfs_format::{Key, KeyType, TreeId};
+use btrfs_store::Store;
+use btrfs_store::tree::child_ptr;
+use btrfs_store::volume::BlockPtr;
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
 use cowshed_harness::{KernelVolume, VolumeOptions, progs, run};
-
-use cowshed_vfs::{FileSystem, Handle};
+use cowshed_vfs::{FileSystem, Handle, NodeId, NothingHeld, Volume as _};
+use zerocopy::FromBytes;
 
 use crate::rig::{ROOT, Rig, kernel_can};
+
+/// A block begins with its checksum.
+const CSUM_BYTES: usize = 32;
 
 fn shell(root: &Path, script: &str) {
     let script = format!("cd '{}'; {script}", root.display());
@@ -132,6 +140,104 @@ fn judge_between(image: &Path, left: &[&str], kept: usize) -> usize {
     done.expect("the kernel goes on");
     assert_eq!(cut_short(&copy), 0, "the kernel has finished it");
     cut.min(1)
+}
+
+/// Changes a root item in its place, as nothing but a damaged volume or another program does.
+fn edit_root_item(store: &Store, tree: TreeId, edit: impl Fn(&mut RootItem)) {
+    let superblock = store.volume().superblock();
+    let mut ptr = BlockPtr {
+        addr: superblock.root.into(),
+        generation: superblock.generation.into(),
+        level: superblock.root_level,
+        first_key: None,
+    };
+    let key = Key::new(tree.object_id(), KeyType::ROOT_ITEM, u64::MAX);
+    let leaf = loop {
+        let block = store.nodes().load(&ptr, TreeId::ROOT).expect("a block");
+        if block.is_leaf() {
+            break block;
+        }
+        ptr = child_ptr(&block, block.child_slot(&key));
+    };
+    let slot = leaf.search(&key).expect_err("no such offset") - 1;
+    let begin = leaf.data(slot).as_ptr() as usize - leaf.bytes().as_ptr() as usize;
+    let mut bytes = leaf.bytes().to_vec();
+    let (item, _) = RootItem::mut_from_prefix(&mut bytes[begin..]).expect("a root item");
+    edit(item);
+    let kind = superblock.checksum_type().expect("a known one");
+    let (place, rest) = bytes.split_at_mut(CSUM_BYTES);
+    place.copy_from_slice(&kind.compute(rest));
+    store.volume().write(&[(leaf.addr(), &bytes)]).expect("written");
+    store.volume().flush().expect("flushed");
+}
+
+/// Linux forgets how far it is where it goes on with a deletion and is interrupted soon: the tree
+/// leads to blocks that are others' by now, or free.
+#[test]
+fn a_deletion_that_has_lost_its_place_is_finished() {
+    const FILES: usize = 3000;
+    if !kernel_can() {
+        return;
+    }
+    let rig = Rig::with_nodesize(4096);
+    rig.fs.mount().background().stop();
+    let store = rig.fs.mount().store().clone();
+    store.set_drop_step_max(60);
+    rig.fs.set_caches(Arc::new(NothingHeld));
+    let calls = rig.fs.subvolumes().expect("there are");
+    calls.create(&ROOT, NodeId::ROOT, b"sv").expect("made");
+    for n in 0..FILES {
+        rig.create(&format!("sv/a-name-that-fills-the-leaf-{n}"))
+            .expect("a file");
+    }
+    rig.commit();
+    let sv = rig.node("sv").expect("it is there");
+    calls.snapshot(&ROOT, sv, NodeId::ROOT, b"snap", false).expect("made");
+    // Some of its blocks are its own now.
+    for n in (0..FILES).filter(|n| n % 1000 < 400) {
+        rig.unlink(&format!("snap/a-name-that-fills-the-leaf-{n}"))
+            .expect("it goes");
+    }
+    rig.commit();
+    let snap = rig.fs.subvolume_of(rig.node("snap").expect("it is there"));
+    let id = TreeId(snap.expect("a subvolume").id);
+    calls.delete(&ROOT, NodeId::ROOT, b"snap").expect("it goes");
+    let mut steps = 0;
+    while rig.fs.mount().drop_deleted() && steps < 4 {
+        rig.commit();
+        steps += 1;
+    }
+    assert_eq!(steps, 4, "it is gone already");
+    // Takes the room of what is gone.
+    for n in 0..500 {
+        rig.create(&format!("new-file-with-a-long-name-{n}")).expect("a file");
+    }
+    rig.commit();
+    edit_root_item(&store, id, |item| {
+        assert_ne!(Key::from(item.drop_progress), Key::MIN, "nothing is gone yet");
+        item.drop_progress = Key::MIN.into();
+        item.drop_level = 0;
+    });
+    drop(store);
+    let volume = rig.crash();
+    let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(volume.image(), OpenMode::ReadOnly).expect("opens"));
+    let report = check(&[device], &CheckOptions::default());
+    let complaints = report
+        .findings
+        .iter()
+        .filter(|finding| finding.severity != Severity::Note);
+    assert!(complaints.map(|f| f.id).eq([FindingId::RootDropBehind]), "{report}");
+
+    let rig = Rig::on(volume);
+    rig.fs.mount().background().stop();
+    while rig.fs.mount().drop_deleted() {
+        rig.commit();
+    }
+    rig.create("it-goes-on").expect("a file");
+    let volume = rig.finish();
+    assert_eq!(cut_short(&volume), 0);
+    let left = volume.with_mount(|root| Ok(std::fs::read_dir(root.join("sv"))?.count()));
+    assert_eq!(left.expect("the kernel mounts"), FILES);
 }
 
 /// The 99th percentile, in microseconds, of synced small files: a new one each time.
