@@ -123,7 +123,11 @@ fn make(rng: &mut Rng) -> Result<(MemDevice, String)> {
     };
     match rng.below(11) {
         0 => options.node_bytes = Some(16384),
-        1 => options.features = vec!["^no-holes"],
+        // As mkfs.btrfs made them long ago.
+        1 => {
+            options.features = vec!["^no-holes", "^skinny-metadata", "^extref"];
+            options.runtime_features = vec!["^free-space-tree"];
+        }
         2 => options.runtime_features = vec!["^free-space-tree"],
         3 => options.metadata = Some("single"),
         4 => options.runtime_features = vec!["quota", "free-space-tree"],

@@ -110,9 +110,11 @@ impl Side for Linux {
             }
             Step::Balance { is_data } => {
                 let what = if *is_data { "-d" } else { "-m" };
-                // One that was begun before a power failure goes on at the next mount.
+                // One that was begun before a power failure goes on at the next mount. Mixed block
+                // groups are not moved by one kind.
+                let refusals = ["in progress", "Invalid argument"];
                 match self.btrfs(&["balance", "start", what]) {
-                    Err(error) if format!("{error:#}").contains("in progress") => {}
+                    Err(error) if refusals.iter().any(|text| format!("{error:#}").contains(text)) => {}
                     done => done?,
                 }
             }
