@@ -58,7 +58,7 @@ finding_ids! {
     SuperUnreadable = "super-unreadable", Error;
     /// A copy of the superblock is damaged, or differs from the best one.
     SuperMirror = "super-mirror", Error;
-    /// A copy of the superblock is one transaction behind, or ahead: legal after a crash.
+    /// A copy of the superblock is of the commit before or after, or was replaced: legal after a crash.
     SuperMirrorStale = "super-mirror-stale", Note;
     /// A field of the superblock has a value that is not allowed.
     SuperField = "super-field", Error;
@@ -183,9 +183,9 @@ finding_ids! {
     RootDirEntryStale = "root-dir-entry-stale", Warning;
     /// A deleted subvolume without an orphan item: its space is never freed.
     RootOrphanMissing = "root-orphan-missing", Warning;
-    /// Of a deleted subvolume more is gone than its root item says: Linux forgets how far a deletion
-    /// is that it continues, if it is interrupted soon. It finds no references then, and becomes
-    /// read-only; a mount of Cowshed finishes the deletion.
+    /// More of a deleted subvolume is gone than its root item says: Linux forgets how far a
+    /// deletion is that it continues, if it is interrupted soon. It finds no references then, and
+    /// becomes read-only; a mount of Cowshed finishes the deletion.
     RootDropBehind = "root-drop-behind", Warning;
     /// The uuid tree lacks a subvolume.
     UuidMissing = "uuid-missing", Warning;

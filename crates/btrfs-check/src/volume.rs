@@ -115,7 +115,7 @@ fn why_unreadable(copies: &[FoundCopy], device_bytes: u64) -> String {
     why.collect::<Vec<_>>().join("; ")
 }
 
-/// The superblock that speaks for a device; its other copies are compared with it.
+/// The superblock that counts on a device; its other copies are compared with it.
 ///
 /// That is the first copy, unless it is damaged. A newer mirror is left of a commit that a crash
 /// cut short: Linux goes on from the first copy, and writes where the blocks of that commit lie.
@@ -148,19 +148,23 @@ fn best_superblock(sink: &mut Sink, device: &dyn BlockDevice) -> Option<Superblo
         // device.
         let end = offset.saturating_add(count(SUPERBLOCK_BYTES));
         let covered = *offset == SUPERBLOCK_OFFSETS[0] || end < best.dev_item.total_bytes.get();
-        // Each transaction has a root tree of its own.
-        let follows = |sb: &Superblock, after: &Superblock| {
-            after.generation.get().saturating_add(1) == sb.generation.get() && sb.root != after.root
-        };
+        // Each transaction has a root tree of its own. One may have been committed twice: after the
+        // first time the power failed before the first copy was written.
         let neighbour = match copy {
-            Ok(Some(sb)) if follows(&best, sb) => Some("behind"),
-            Ok(Some(sb)) if follows(sb, &best) && sb.fsid == best.fsid => Some("ahead"),
+            Ok(Some(sb)) if sb.fsid == best.fsid && sb.root != best.root => {
+                let (own, newest) = (sb.generation.get(), best.generation.get());
+                match own.checked_sub(newest) {
+                    Some(0) => Some("of another commit"),
+                    Some(1) => Some("one transaction ahead"),
+                    _ if own.saturating_add(1) == newest => Some("one transaction behind"),
+                    _ => None,
+                }
+            }
             _ => None,
         };
         if let Some(which) = neighbour {
             let site = Site::device(best.dev_item.devid.get(), *offset);
-            let what = format!("{name}: one transaction {which}, as after a crash");
-            sink.add(Id::SuperMirrorStale, site, what);
+            sink.add(Id::SuperMirrorStale, site, format!("{name}: {which}, as after a crash"));
             continue;
         }
         let what = match copy {

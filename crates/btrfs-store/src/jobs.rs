@@ -101,8 +101,8 @@ pub enum Job {
     SetLabel(Box<[u8; LABEL_BYTES]>),
 }
 
-/// What one commit drops at most, but for one leaf, in references. A few milliseconds, for which an
-/// fsync waits.
+/// What one commit drops at most, but for one leaf and the shared nodes behind it, in references. A
+/// few milliseconds, for which an fsync waits.
 const DROP_STEP_MAX: usize = 4096;
 /// Dead subvolumes that one commit looks at.
 const DROPS_MAX: usize = 256;

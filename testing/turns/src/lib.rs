@@ -114,14 +114,15 @@ pub fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-/// A fresh volume by mkfs.btrfs or by ours, and what kind it is.
+/// A fresh volume by mkfs.btrfs or by ours, and what kind it is. None with quota groups: Linux
+/// miscounts where deletions are interrupted.
 fn make(rng: &mut Rng) -> Result<(MemDevice, String)> {
     let mut options = VolumeOptions {
         size_bytes: DEVICE_BYTES,
         node_bytes: Some(4096),
         ..VolumeOptions::default()
     };
-    match rng.below(11) {
+    match rng.below(10) {
         0 => options.node_bytes = Some(16384),
         // As mkfs.btrfs made them long ago.
         1 => {
@@ -130,10 +131,9 @@ fn make(rng: &mut Rng) -> Result<(MemDevice, String)> {
         }
         2 => options.runtime_features = vec!["^free-space-tree"],
         3 => options.metadata = Some("single"),
-        4 => options.runtime_features = vec!["quota", "free-space-tree"],
-        5 => (options.mixed, options.runtime_features) = (true, vec!["^free-space-tree"]),
-        6 => options.csum = Some("blake2"),
-        7 | 8 => {
+        4 => (options.mixed, options.runtime_features) = (true, vec!["^free-space-tree"]),
+        5 => options.csum = Some("blake2"),
+        6 | 7 => {
             let devices = rig::make_as(Layout::Dup, 4096, rig::uuid_of(rng.next_u64()))?;
             return Ok((devices[0].snapshot(), "made by us".to_owned()));
         }
@@ -172,7 +172,8 @@ enum Can {
 /// A turn that is over.
 struct Turn {
     is_linux: bool,
-    /// Linux may forget how far a deletion is, or has: it had begun with one before.
+    /// It began with a deletion that is further than it says, or Linux may leave one: it had begun
+    /// one before.
     may_be_behind: bool,
     base: MemDevice,
     events: Vec<Event>,
@@ -224,7 +225,7 @@ impl<'o> Volume<'o> {
         self.finish(is_linux).context("the end")
     }
 
-    /// Whose turn is next.
+    /// Which side has the next turn.
     fn is_linux(&mut self) -> bool {
         let is_linux = self.rng.one_in(2);
         match self.can {
@@ -278,7 +279,7 @@ impl<'o> Volume<'o> {
         let device = side.end()?;
         let turn = Turn {
             is_linux,
-            may_be_behind: self.has_linux_paused,
+            may_be_behind: self.can == Can::Ours || (is_linux && self.has_linux_paused),
             base,
             events: std::mem::take(&mut events),
             history,
@@ -321,6 +322,10 @@ impl<'o> Volume<'o> {
                     Ok(seen)
                 })
                 .map_err(|failure| self.options.keep.devices("turn", [&device], failure))?;
+            if seen.can() == Can::Neither {
+                self.told.push("nothing to go on with: again".to_owned());
+                return Ok(());
+            }
             return self.go_on(turn, &device, seen);
         }
         judged.retain(|(_, seen)| seen.can() != Can::Neither);
@@ -347,11 +352,8 @@ impl<'o> Volume<'o> {
         self.has_linux_paused |= turn.is_linux && seen.in_part > 0;
         if !seen.is_behind {
             let volume = KernelVolume::from_memory(&[device.snapshot()])?;
-            match kernel::check_clean(volume.image()) {
-                // Where quotas are counted, btrfs-progs 6.2 looks for what is dropped, and aborts.
-                Err(failure) if seen.in_part > 0 && format!("{failure}").contains("BUG_ON") => {}
-                checked => checked.map_err(|failure| self.options.keep.devices("turn", [device], failure))?,
-            }
+            let checked = kernel::check_clean(volume.image());
+            checked.map_err(|failure| self.options.keep.devices("turn", [device], failure))?;
         }
         self.read_only = turn.history.read_only_of(&seen.state).collect();
         self.found = seen.state;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use btrfs_format::{Key, KeyType, view};
 use btrfs_store::volume::{OpenOptions, Volume};
 use cowshed_btrfs::fs::MountOptions;
@@ -19,6 +19,8 @@ use crate::Side;
 use crate::state::{self, State};
 use crate::step::Step;
 
+/// More than the smallest steps take.
+const DROP_STEPS_MAX: usize = 100_000;
 /// Commits while deletions go on.
 const COMMITS_MAX: usize = 6;
 
@@ -127,8 +129,11 @@ impl Side for Ours {
         self.fs().sync()?;
         // It holds nothing, now at least.
         self.fs().set_caches(Arc::new(NothingHeld));
+        let mut steps = 0;
         while self.fs().mount().drop_deleted() {
             self.fs().sync()?;
+            steps += 1;
+            ensure!(steps < DROP_STEPS_MAX, "deletions do not get on");
         }
         Ok(self.fs().sync()?)
     }

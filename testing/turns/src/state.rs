@@ -167,7 +167,16 @@ impl History {
         for name in names {
             let versions: Vec<&Arc<Files>> = possible.iter().filter_map(|state| state.get(name)).collect();
             let Some(files) = found.get(name) else {
-                ensure!(versions.len() < possible.len(), "{name} is missing ({when})");
+                // A file of it that is on the disk needs it.
+                let synced = self
+                    .fsynced
+                    .iter()
+                    .filter(|(step, path)| *step <= returned && path.split('/').next() == Some(name));
+                let oldest = synced.map(|(step, _)| *step).max().unwrap_or(0).max(oldest);
+                let is_kept = self.states[oldest..=newest]
+                    .iter()
+                    .all(|state| state.contains_key(name));
+                ensure!(!is_kept, "{name} is missing ({when})");
                 continue;
             };
             ensure!(!versions.is_empty(), "{name} should not be there ({when})");

@@ -55,7 +55,7 @@ impl Store {
     }
     /// For tests, whose trees are small: what one commit drops at most, in references.
     pub fn set_drop_step_max(&self, references: usize) {
-        self.jobs().drop_step_max.store(references, Ordering::Relaxed);
+        self.jobs().drop_step_max.store(references.max(1), Ordering::Relaxed);
     }
 }
 
@@ -172,9 +172,10 @@ impl Committer<'_> {
             walk.spend(0);
             return Ok(Walked::Done);
         };
-        if refs > 1 && ptr.level > 0 {
-            // It was handed over before.
+        if refs > 1 && (ptr.level > 0 || ptr.generation <= walk.origin) {
+            // It was handed over before, or others own it.
             self.drop_reference(ptr, name);
+            walk.left = walk.left.saturating_sub(1);
             return Ok(Walked::Done);
         }
         // Linux forgets its place where it goes on with a shared node: none may be the next block,
@@ -194,6 +195,7 @@ impl Committer<'_> {
             if block.owner() == walk.id && !is_full {
                 self.rename_references(walk, &block)?;
             }
+            walk.spend(0);
         } else if block.is_leaf() {
             let references = self.change_children(&block, walk.id, is_full, -1)?;
             walk.spend(references);
@@ -250,22 +252,22 @@ impl Committer<'_> {
                 return Ok(Some(from.max(block.key(slot))));
             }
             let ptr = child_ptr(block, slot);
-            let paused = match self.sharing_by(ptr.addr, name)? {
-                Some((2.., is_full)) if ptr.generation > walk.origin => {
-                    let child = self.store.nodes().load(&ptr, walk.id)?;
-                    match child.owner() == walk.id {
-                        true => self.hand_over(walk, &child, is_full, from)?,
-                        false => None,
-                    }
+            let found = self.sharing_by(ptr.addr, name)?;
+            let is_shared = matches!(found, Some((2.., _))) && ptr.generation > walk.origin;
+            let is_way = matches!(found, Some((1, _))) && ptr.level > 1;
+            if let Some((_, is_full)) = found
+                && (is_shared || is_way)
+            {
+                let child = self.store.nodes().load(&ptr, walk.id)?;
+                let paused = match is_shared {
+                    true if child.owner() == walk.id => self.hand_over(walk, &child, is_full, from)?,
+                    true => None,
+                    false => self.rewrite_below(walk, &child, is_full, from)?,
+                };
+                if paused.is_some() {
+                    return Ok(paused);
                 }
-                Some((1, is_full)) if ptr.level > 1 => {
-                    let child = self.store.nodes().load(&ptr, walk.id)?;
-                    self.rewrite_below(walk, &child, is_full, from)?
-                }
-                _ => None,
-            };
-            if paused.is_some() {
-                return Ok(paused);
+                walk.spend(0);
             }
             walk.left = walk.left.saturating_sub(1);
         }
@@ -276,10 +278,10 @@ impl Committer<'_> {
     /// name into their own, from a key on. Where the step ends before, returns the key that the
     /// next one begins with; a step that has something left gets on by one block at least.
     ///
-    /// `is_begun`: the block itself is rewritten already. This engine rewrites it after all that is
-    /// below, Linux before. So Linux may have been stopped in the middle, and blocks may be left
-    /// anywhere below, also below rewritten ones.
-    fn hand_over(&mut self, walk: &mut Drop, block: &TreeBlock, is_begun: bool, from: Key) -> Result<Option<Key>> {
+    /// `is_done`: the block itself is rewritten already. What is below it need not be: Linux
+    /// rewrites a block before those below it, and where it has moved one in a balance, the block
+    /// refers to others in its own name which do not.
+    fn hand_over(&mut self, walk: &mut Drop, block: &TreeBlock, is_done: bool, from: Key) -> Result<Option<Key>> {
         let slots = match block.is_leaf() {
             true => 0..0,
             false => block.child_slot(&from)..block.len(),
@@ -292,19 +294,21 @@ impl Committer<'_> {
             if walk.left == 0 {
                 return Ok(Some(from.max(block.key(slot))));
             }
+            let (_, is_done) = self.sharing_at(ptr.addr)?;
+            if is_done && ptr.level == 0 {
+                walk.left -= 1;
+                continue;
+            }
             let child = self.store.nodes().load(&ptr, walk.id)?;
             if child.owner() == walk.id {
-                let is_done = self.sharing(&child)?.1;
-                if !is_done || is_begun {
-                    let paused = self.hand_over(walk, &child, is_done, from)?;
-                    if paused.is_some() {
-                        return Ok(paused);
-                    }
+                let paused = self.hand_over(walk, &child, is_done, from)?;
+                if paused.is_some() {
+                    return Ok(paused);
                 }
             }
             walk.spend(0);
         }
-        if !is_begun {
+        if !is_done {
             self.rename_references(walk, block)?;
         }
         Ok(None)

@@ -441,8 +441,11 @@ impl<'e> Committer<'e> {
 
     /// References and FULL_BACKREF of a block, with what is queued.
     pub(super) fn sharing(&self, block: &TreeBlock) -> Result<(i64, bool)> {
-        let record = load_record(&self.extent_tree, block.addr())?;
-        self.sharing_of(block.addr(), record.as_ref().map(|(_, record)| record))
+        self.sharing_at(block.addr())
+    }
+    pub(super) fn sharing_at(&self, addr: LogicalAddr) -> Result<(i64, bool)> {
+        let record = load_record(&self.extent_tree, addr)?;
+        self.sharing_of(addr, record.as_ref().map(|(_, record)| record))
     }
 
     /// The same of a block that may be another one by now: `None` where `name` does not refer to

@@ -1,10 +1,10 @@
 //! The version 1 space cache: files in the root tree that tell Linux what is free in each block
 //! group. We do not keep them up to date.
 //!
-//! That `cache_generation` in the superblock stays behind keeps Linux from all of them, but only in
-//! its next mount: that one writes the caches of the groups that it changes, and then the current
-//! generation, which makes those of all other groups look good. So each of them is marked, as Linux
-//! marks the cache of a group that it changes: the inode's generation is 0.
+//! A `cache_generation` that stays behind makes Linux ignore all of them, but only in its next
+//! mount. That mount writes the caches of the groups that it changes, and the current generation,
+//! so that the caches of all other groups look good to the mount after it. So each is marked as
+//! outdated, as Linux marks the cache of a group that it changes: the inode's generation is 0.
 
 use std::sync::atomic::Ordering;
 
@@ -31,7 +31,7 @@ impl Committer<'_> {
                 continue;
             };
             let key = Key::from(header.location);
-            let Some(item) = tree.get(&key)?.filter(|_| key.ty == KeyType::INODE_ITEM) else {
+            let Some(item) = tree.get_committed(&key)?.filter(|_| key.ty == KeyType::INODE_ITEM) else {
                 continue;
             };
             let mut bytes = item.to_vec();
@@ -44,8 +44,6 @@ impl Committer<'_> {
         if edits.is_empty() {
             return Ok(());
         }
-        edits.sort_by_key(|(key, _)| *key);
-        edits.dedup_by_key(|(key, _)| *key);
         self.merge_edits(TreeId::ROOT, edits)
     }
 }
