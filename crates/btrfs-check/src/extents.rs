@@ -6,7 +6,7 @@
 use btrfs_format::features::extent_flags;
 use btrfs_format::items::{ExtentItem, TreeBlockInfo};
 use btrfs_format::view::{BackRef, ExtentView, keyed_back_ref};
-use btrfs_format::{Key, KeyType, ObjectId, TreeId};
+use btrfs_format::{Key, KeyType, TreeId};
 
 use crate::block::Block;
 use crate::finding::{FindingId as Id, Site};
@@ -35,28 +35,6 @@ pub(crate) fn read_extent_leaf(cx: &mut Cx<'_>, leaf: &Block) {
             ),
         }
     }
-}
-
-/// Whether the extent tree has this reference to a tree block.
-pub(crate) fn is_recorded(cx: &mut Cx<'_>, addr: u64, level: u8, back: &BackRef) -> bool {
-    let Some(root) = cx.extent_root.clone() else {
-        return true;
-    };
-    let (block, nodesize) = (ObjectId(addr), cx.vol.nodesize);
-    let items = [
-        Key::new(block, KeyType::METADATA_ITEM, level.into()),
-        Key::new(block, KeyType::EXTENT_ITEM, nodesize),
-    ];
-    let is_inline = items.iter().any(|key| {
-        let data = cx.lookup(&root, key).unwrap_or_default();
-        ExtentView::new(key, &data).is_some_and(|view| view.inline_refs().any(|inline| inline == *back))
-    });
-    let keyed = match back {
-        BackRef::TreeBlock { root } => Key::new(block, KeyType::TREE_BLOCK_REF, *root),
-        BackRef::SharedBlock { parent } => Key::new(block, KeyType::SHARED_BLOCK_REF, *parent),
-        _ => return is_inline,
-    };
-    is_inline || cx.lookup(&root, &keyed).is_some()
 }
 
 /// Bytes that an inline reference takes.

@@ -9,11 +9,10 @@ use std::collections::HashMap;
 
 use btrfs_format::features::block_group;
 use btrfs_format::items::file_extent_type;
-use btrfs_format::view::{BackRef, FileExtentView, file_extent};
-use btrfs_format::{Key, KeyType, TreeId};
+use btrfs_format::view::{BackRef, ExtentView, FileExtentView, file_extent};
+use btrfs_format::{Key, KeyType, ObjectId, TreeId};
 
 use crate::block::{Block, Expect, Owner};
-use crate::extents;
 use crate::finding::{FindingId as Id, Sink, Site, Statistics};
 use crate::noted::{Packed, Quota, Suspects};
 use crate::options::{CheckOptions, Phase};
@@ -294,6 +293,28 @@ impl<'a> Cx<'a> {
         }
     }
 
+    /// Whether the extent tree has this reference to a tree block.
+    fn is_recorded(&mut self, addr: u64, level: u8, back: &BackRef) -> bool {
+        let Some(root) = self.extent_root.clone() else {
+            return true;
+        };
+        let (block, nodesize) = (ObjectId(addr), self.vol.nodesize);
+        let items = [
+            Key::new(block, KeyType::METADATA_ITEM, level.into()),
+            Key::new(block, KeyType::EXTENT_ITEM, nodesize),
+        ];
+        let is_inline = items.iter().any(|key| {
+            let data = self.lookup(&root, key).unwrap_or_default();
+            ExtentView::new(key, &data).is_some_and(|view| view.inline_refs().any(|inline| inline == *back))
+        });
+        let keyed = match back {
+            BackRef::TreeBlock { root } => Key::new(block, KeyType::TREE_BLOCK_REF, *root),
+            BackRef::SharedBlock { parent } => Key::new(block, KeyType::SHARED_BLOCK_REF, *parent),
+            _ => return is_inline,
+        };
+        is_inline || self.lookup(&root, &keyed).is_some()
+    }
+
     /// How many of a node's first children are gone, in a walk that has met no block that is left
     /// below those on its way (`is_at_front`). See [`Id::RootDropBehind`].
     fn gone_slots(&mut self, root: &Root, block: &Block, is_at_front: &mut bool) -> usize {
@@ -306,7 +327,7 @@ impl<'a> Cx<'a> {
         let back = self.reference_to_children(block);
         let mut gone = noted;
         while let Some((_, child, _)) = block.child(gone) {
-            if extents::is_recorded(self, child, block.level.saturating_sub(1), &back) {
+            if self.is_recorded(child, block.level.saturating_sub(1), &back) {
                 break;
             }
             gone = gone.saturating_add(1);

@@ -15,6 +15,7 @@
 
 pub mod linux;
 pub mod ours;
+pub mod side;
 pub mod state;
 pub mod step;
 
@@ -34,6 +35,7 @@ use cowshed_harness::{Keep, KernelVolume, VolumeOptions, progs};
 
 use linux::Linux;
 use ours::{Ours, Seen};
+use side::Side;
 use state::{History, State};
 use step::{Chooser, Step};
 
@@ -42,22 +44,6 @@ const DEVICE_BYTES: u64 = 1 << 30;
 const TEAR_BYTES: u64 = 4096;
 /// Of a volume without files.
 const EMPTY_BYTES_MAX: u64 = 1 << 20;
-
-/// One of the two, with the volume mounted.
-pub trait Side {
-    fn name(&self) -> &'static str;
-    /// What it sees.
-    fn look(&mut self) -> Result<State>;
-    fn step(&mut self, step: &Step) -> Result<()>;
-    /// So many steps have returned.
-    fn mark(&self, step: usize);
-    /// What was done to the device since the last call.
-    fn events(&mut self) -> Vec<Event>;
-    /// Unmounts, and returns what is on the device.
-    fn end(self: Box<Self>) -> Result<MemDevice>;
-    /// Goes on until no deletion waits.
-    fn drop_all(&mut self) -> Result<()>;
-}
 
 /// How much is to be done.
 #[derive(Clone, Debug)]

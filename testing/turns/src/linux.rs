@@ -12,7 +12,7 @@ use cowshed_logcases::recorder::Recorder;
 use cowshed_model::script::{MountPlayer, Op};
 use cowshed_model::tree;
 
-use crate::Side;
+use crate::side::Side;
 use crate::state::{self, State};
 use crate::step::Step;
 

@@ -15,7 +15,7 @@ use cowshed_model::tree;
 use cowshed_runtime::FixedEnv;
 use cowshed_vfs::{FileSystem as _, InitInfo, Lookup, NodeId, NothingHeld, Volume as _};
 
-use crate::Side;
+use crate::side::Side;
 use crate::state::{self, State};
 use crate::step::Step;
 
