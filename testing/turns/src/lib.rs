@@ -434,7 +434,7 @@ fn note(history: &mut History, step: &Step) -> Result<()> {
                 touched.insert(state::apply(&mut now, op)?);
             }
         }
-        Step::Fsync(_) | Step::Sync | Step::Rest | Step::Balance { .. } => {}
+        Step::Fsync(_) | Step::Sync | Step::Rest | Step::Defragment(_) | Step::Balance { .. } => {}
     }
     history.step(now, touched);
     match step {

@@ -2,9 +2,9 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use cowshed_device::MemDevice;
 use cowshed_device_sim::{Event, Rng};
 use cowshed_harness::{KernelMount, create_subvolume, delete_subvolume, run, snapshot};
@@ -19,6 +19,8 @@ use crate::step::Step;
 /// Syncs while deletions go on.
 const SYNCS_MAX: usize = 10;
 const PAUSE_MS_MAX: u64 = 8;
+/// How long the deletion of everything may take.
+const DROP_MAX: Duration = Duration::from_secs(120);
 const PAUSE_OF_READS: Duration = Duration::from_micros(300);
 
 pub struct Linux {
@@ -68,9 +70,9 @@ impl Linux {
         Ok(self.player.apply(&Op::Sync)?)
     }
 
-    fn btrfs(&self, args: &[&str]) -> Result<()> {
+    fn btrfs(&self, args: &[&str]) -> Result<String> {
         let args: Vec<&Path> = args.iter().map(Path::new).chain([&*self.dir]).collect();
-        run("btrfs", &args).map(drop)
+        run("btrfs", &args)
     }
 }
 
@@ -108,6 +110,11 @@ impl Side for Linux {
                     std::thread::sleep(Duration::from_millis(self.rng.below(PAUSE_MS_MAX)));
                 }
             }
+            Step::Defragment(name) => {
+                let dir = self.dir.join(name);
+                let args = ["filesystem", "defragment", "-r", "-f"].map(Path::new);
+                run("btrfs", &[&args[..], &[&dir]].concat())?;
+            }
             Step::Balance { is_data } => {
                 let what = if *is_data { "-d" } else { "-m" };
                 // One that was begun before a power failure goes on at the next mount. Mixed block
@@ -115,7 +122,7 @@ impl Side for Linux {
                 let refusals = ["in progress", "Invalid argument"];
                 match self.btrfs(&["balance", "start", what]) {
                     Err(error) if refusals.iter().any(|text| format!("{error:#}").contains(text)) => {}
-                    done => done?,
+                    done => drop(done?),
                 }
             }
         }
@@ -140,8 +147,15 @@ impl Side for Linux {
     }
 
     fn drop_all(&mut self) -> Result<()> {
-        self.btrfs(&["filesystem", "sync"])?;
-        self.btrfs(&["subvolume", "sync"])?;
-        self.sync()
+        let until = Instant::now() + DROP_MAX;
+        loop {
+            // Each wakes the thread that drops, which can miss one.
+            self.btrfs(&["filesystem", "sync"])?;
+            if self.btrfs(&["subvolume", "list", "-d"])?.is_empty() {
+                return self.sync();
+            }
+            ensure!(Instant::now() < until, "the kernel does not finish its deletions");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 }

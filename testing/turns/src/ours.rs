@@ -105,7 +105,7 @@ impl Side for Ours {
                     self.fs().sync()?;
                 }
             }
-            Step::Balance { .. } => bail!("we do not balance"),
+            Step::Defragment(_) | Step::Balance { .. } => bail!("only Linux does"),
         }
         Ok(())
     }

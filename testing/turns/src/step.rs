@@ -27,6 +27,8 @@ pub enum Step {
     Sync,
     /// Time for the deletions that wait, and syncs in the midst of them.
     Rest,
+    /// Linux writes the data of all files of a subvolume anew, which unshares it.
+    Defragment(String),
     /// Linux moves all metadata, or all data, elsewhere.
     Balance {
         is_data: bool,
@@ -48,6 +50,7 @@ impl fmt::Display for Step {
             Step::Fsync(path) => write!(f, "fsync {path}"),
             Step::Sync => f.write_str("sync"),
             Step::Rest => f.write_str("rest"),
+            Step::Defragment(name) => write!(f, "defragment {name}"),
             Step::Balance { is_data: true } => f.write_str("balance of data"),
             Step::Balance { .. } => f.write_str("balance of metadata"),
         }
@@ -83,8 +86,8 @@ impl Chooser {
         vec![Step::Create(name), Step::Files(files), Step::Sync]
     }
 
-    /// The next step; `can_balance` where the side can.
-    pub fn next(&mut self, history: &History, can_balance: bool) -> Step {
+    /// The next step; `is_linux`: that of a side that moves data and metadata.
+    pub fn next(&mut self, history: &History, is_linux: bool) -> Step {
         let state = history.now();
         if history.steps() == 0 && self.rng.one_in(2) {
             // Of a tree that is not in memory: it takes long enough to be cut short.
@@ -99,9 +102,10 @@ impl Chooser {
             10..=16 => self.files(history),
             17 => self.fsync(history),
             18 => (state.len() < SUBVOLUMES_MAX).then(|| Step::Create(self.name())),
-            19 if can_balance && self.rng.one_in(4) => Some(Step::Balance {
+            19 if is_linux && self.rng.one_in(4) => Some(Step::Balance {
                 is_data: self.rng.one_in(3),
             }),
+            19 if is_linux && self.rng.one_in(3) => self.pick(history, true).map(Step::Defragment),
             19..=21 => Some(Step::Rest),
             _ => Some(Step::Sync),
         };
