@@ -58,7 +58,8 @@ finding_ids! {
     SuperUnreadable = "super-unreadable", Error;
     /// A copy of the superblock is damaged, or differs from the best one.
     SuperMirror = "super-mirror", Error;
-    /// A copy of the superblock is of the commit before or after, or was replaced: legal after a crash.
+    /// A copy of the superblock is of the commit before or after, or of another one of the same
+    /// generation: legal after a crash.
     SuperMirrorStale = "super-mirror-stale", Note;
     /// A field of the superblock has a value that is not allowed.
     SuperField = "super-field", Error;

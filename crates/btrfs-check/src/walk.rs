@@ -315,8 +315,9 @@ impl<'a> Cx<'a> {
         is_inline || self.lookup(&root, &keyed).is_some()
     }
 
-    /// How many of a node's first children are gone, in a walk that has met no block that is left
-    /// below those on its way (`is_at_front`). See [`Id::RootDropBehind`].
+    /// How many of a node's first children are gone. More than the root item says can be only at
+    /// the front of what is left of a deleted subvolume: until the walk meets the first leaf or
+    /// shared block. See [`Id::RootDropBehind`].
     fn gone_slots(&mut self, root: &Root, block: &Block, is_at_front: &mut bool) -> usize {
         let noted = skipped_slots(root, block);
         let is_shared = self.extents.get(block.addr).is_some_and(|extent| extent.refs > 1);

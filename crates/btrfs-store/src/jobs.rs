@@ -111,14 +111,14 @@ const DROPS_MAX: usize = 256;
 #[derive(Clone, Copy, Debug)]
 struct QueuedDrop {
     id: TreeId,
-    rewritten: Rewritten,
+    handed_over: HandedOver,
 }
 
-/// How far the nodes that a dead tree shares refer to what is below them in their own name, as far
-/// as this mount has seen to it.
+/// How far this mount has handed over the shared nodes of a dead tree: they refer to what is below
+/// them in their own name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rewritten {
-    /// Those before this key do.
+pub(crate) enum HandedOver {
+    /// Those before this key.
     Before(Key),
     All,
 }
@@ -130,7 +130,7 @@ pub(crate) struct Jobs {
     queued: Mutex<Vec<Job>>,
     /// Dead subvolumes that wait for a commit to drop them.
     drops: Mutex<Vec<QueuedDrop>>,
-    /// What one commit drops at most, but for one leaf, in references.
+    /// [`DROP_STEP_MAX`], but for tests.
     pub(crate) drop_step_max: AtomicUsize,
     /// Quota groups were looked after: they are off, or marked as inconsistent.
     pub(crate) quota_settled: AtomicBool,
@@ -164,7 +164,7 @@ impl Jobs {
     pub(crate) fn queue_drops(&self, dead: Vec<TreeId>) {
         let dead = dead.into_iter().map(|id| QueuedDrop {
             id,
-            rewritten: Rewritten::Before(Key::MIN),
+            handed_over: HandedOver::Before(Key::MIN),
         });
         self.drops.lock().extend(dead);
     }
@@ -176,14 +176,14 @@ impl Jobs {
         self.drops.lock().retain(|dead| dead.id != id);
     }
 
-    pub(crate) fn rewritten(&self, id: TreeId) -> Rewritten {
+    pub(crate) fn handed_over(&self, id: TreeId) -> HandedOver {
         let drops = self.drops.lock();
         let queued = drops.iter().find(|dead| dead.id == id);
-        queued.map_or(Rewritten::Before(Key::MIN), |dead| dead.rewritten)
+        queued.map_or(HandedOver::Before(Key::MIN), |dead| dead.handed_over)
     }
-    pub(crate) fn set_rewritten(&self, id: TreeId, rewritten: Rewritten) {
+    pub(crate) fn set_handed_over(&self, id: TreeId, handed_over: HandedOver) {
         if let Some(dead) = self.drops.lock().iter_mut().find(|dead| dead.id == id) {
-            dead.rewritten = rewritten;
+            dead.handed_over = handed_over;
         }
     }
 

@@ -260,14 +260,14 @@ impl<'o> Volume<'o> {
             note(&mut history, &step)?;
             side.mark(history.steps());
         }
-        let mut events = side.events();
+        let events = side.events();
         let is_cut = !self.rng.one_in(5);
         let device = side.end()?;
         let turn = Turn {
             is_linux,
             may_be_behind: self.can == Can::Ours || (is_linux && self.has_linux_paused),
             base,
-            events: std::mem::take(&mut events),
+            events,
             history,
         };
         self.judge(&turn, (!is_cut).then_some(device), report)
@@ -308,16 +308,10 @@ impl<'o> Volume<'o> {
                     Ok(seen)
                 })
                 .map_err(|failure| self.options.keep.devices("turn", [&device], failure))?;
-            if seen.can() == Can::Neither {
-                self.told.push("nothing to go on with: again".to_owned());
-                return Ok(());
-            }
             return self.go_on(turn, &device, seen);
         }
-        judged.retain(|(_, seen)| seen.can() != Can::Neither);
-        if judged.is_empty() {
-            self.told.push("nothing to go on with: again".to_owned());
-            return Ok(());
+        if judged.iter().any(|(_, seen)| seen.can() != Can::Neither) {
+            judged.retain(|(_, seen)| seen.can() != Can::Neither);
         }
         // Where a deletion is done in part, if there is such a one.
         let in_part: Vec<usize> = (0..judged.len()).filter(|n| judged[*n].1.in_part > 0).collect();
@@ -332,8 +326,12 @@ impl<'o> Volume<'o> {
         self.go_on(turn, &image.devices[0], seen)
     }
 
-    /// The next turn has this.
+    /// The next turn has this, or the same as this turn, where neither side can go on.
     fn go_on(&mut self, turn: &Turn, device: &MemDevice, seen: Seen) -> Result<()> {
+        if seen.can() == Can::Neither {
+            self.told.push("neither side can go on: again".to_owned());
+            return Ok(());
+        }
         self.can = seen.can();
         self.has_linux_paused |= turn.is_linux && seen.in_part > 0;
         if !seen.is_behind {
@@ -388,10 +386,9 @@ fn look(turn: &Turn, device: &MemDevice, returned: usize, report: &mut Report) -
     Ok(seen)
 }
 
-/// Our checker finds nothing, data included, that Linux does not leave. Returns whether it has
-/// forgotten how far a deletion was: it does so where it was interrupted soon after it had gone on
-/// with one. And a subvolume that it deletes while it looks through the tree of uuids, as it does
-/// after a power failure, may keep its entry there.
+/// Our checker finds nothing, data included, but for two things that Linux leaves behind. It may
+/// have forgotten how far a deletion is: then this returns true. And a subvolume that it deleted
+/// while it looked through the uuid tree, after a power failure, may have its entry there still.
 fn check(device: &MemDevice) -> Result<bool> {
     let devices: [Arc<dyn BlockDevice>; 1] = [Arc::new(device.snapshot())];
     let is_behind = Cell::new(false);

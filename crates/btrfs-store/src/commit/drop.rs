@@ -20,7 +20,7 @@ use btrfs_format::{Generation, Key, KeyType, LogicalAddr, ObjectId, TreeBlock, T
 use super::{Committer, roots};
 use crate::error::Result;
 use crate::forest::Forest;
-use crate::jobs::Rewritten;
+use crate::jobs::HandedOver;
 use crate::refs::RefName;
 use crate::store::Store;
 use crate::tree::child_ptr;
@@ -132,7 +132,7 @@ impl Committer<'_> {
             origin: Generation(key.offset),
             left: *left,
         };
-        if !self.rewrite_nodes(&mut walk, &ptr, resume)? {
+        if !self.hand_over_nodes(&mut walk, &ptr, resume)? {
             return Ok(false);
         }
         let walked = self.drop_block(&mut walk, &ptr, None, resume)?;
@@ -163,10 +163,7 @@ impl Committer<'_> {
         full_parent: Option<LogicalAddr>,
         resume: Option<Resume>,
     ) -> Result<Walked> {
-        let name = match full_parent {
-            Some(parent) => RefName::SharedBlock { parent },
-            None => RefName::TreeBlock { root: walk.id },
-        };
+        let name = child_name(walk.id, full_parent);
         let Some((refs, is_full)) = self.sharing_by(ptr.addr, name)? else {
             // Linux has dropped it, and lost its place: the block may be another one by now.
             walk.spend(0);
@@ -193,7 +190,7 @@ impl Committer<'_> {
             // Others that share it may be dropped next.
             nodes.keep(&block);
             if block.owner() == walk.id && !is_full {
-                self.rename_references(walk, &block)?;
+                self.rewrite_references(walk, &block)?;
             }
             walk.spend(0);
         } else if block.is_leaf() {
@@ -221,8 +218,8 @@ impl Committer<'_> {
 
     /// Hands over all shared nodes of a tree before anything more of it is dropped, as far as the
     /// step goes; true where that is done.
-    fn rewrite_nodes(&mut self, walk: &mut Drop, root: &BlockPtr, resume: Option<Resume>) -> Result<bool> {
-        let Rewritten::Before(from) = self.store.jobs().rewritten(walk.id) else {
+    fn hand_over_nodes(&mut self, walk: &mut Drop, root: &BlockPtr, resume: Option<Resume>) -> Result<bool> {
+        let HandedOver::Before(from) = self.store.jobs().handed_over(walk.id) else {
             return Ok(true);
         };
         let from = resume.map_or(from, |resume| from.max(resume.key));
@@ -230,23 +227,20 @@ impl Committer<'_> {
         let paused = match self.sharing(&block)? {
             (2.., is_full) if block.owner() == walk.id => self.hand_over(walk, &block, is_full, from)?,
             (2.., _) => None,
-            (_, is_full) => self.rewrite_below(walk, &block, is_full, from)?,
+            (_, is_full) => self.hand_over_below(walk, &block, is_full, from)?,
         };
-        let rewritten = paused.map_or(Rewritten::All, Rewritten::Before);
-        self.store.jobs().set_rewritten(walk.id, rewritten);
+        let handed_over = paused.map_or(HandedOver::All, HandedOver::Before);
+        self.store.jobs().set_handed_over(walk.id, handed_over);
         Ok(paused.is_none())
     }
 
     /// Hands over the shared nodes below a block that only this tree uses, from a key on. Where the
     /// step ends before, returns the key that the next one begins with.
-    fn rewrite_below(&mut self, walk: &mut Drop, block: &TreeBlock, is_full: bool, from: Key) -> Result<Option<Key>> {
+    fn hand_over_below(&mut self, walk: &mut Drop, block: &TreeBlock, is_full: bool, from: Key) -> Result<Option<Key>> {
         if block.level() < 2 {
             return Ok(None);
         }
-        let name = match is_full {
-            true => RefName::SharedBlock { parent: block.addr() },
-            false => RefName::TreeBlock { root: walk.id },
-        };
+        let name = child_name(walk.id, is_full.then_some(block.addr()));
         for slot in block.child_slot(&from)..block.len() {
             if walk.left == 0 {
                 return Ok(Some(from.max(block.key(slot))));
@@ -262,7 +256,7 @@ impl Committer<'_> {
                 let paused = match is_shared {
                     true if child.owner() == walk.id => self.hand_over(walk, &child, is_full, from)?,
                     true => None,
-                    false => self.rewrite_below(walk, &child, is_full, from)?,
+                    false => self.hand_over_below(walk, &child, is_full, from)?,
                 };
                 if paused.is_some() {
                     return Ok(paused);
@@ -309,18 +303,26 @@ impl Committer<'_> {
             walk.spend(0);
         }
         if !is_done {
-            self.rename_references(walk, block)?;
+            self.rewrite_references(walk, block)?;
         }
         Ok(None)
     }
 
     /// Rewrites the references that one block makes.
-    fn rename_references(&mut self, walk: &mut Drop, block: &TreeBlock) -> Result<()> {
+    fn rewrite_references(&mut self, walk: &mut Drop, block: &TreeBlock) -> Result<()> {
         let references = self.change_children(block, walk.id, true, 1)?;
         self.change_children(block, walk.id, false, -1)?;
         self.set_full_backref(block);
         walk.spend(2 * references);
         Ok(())
+    }
+}
+
+/// How a block refers to a child: in the tree's name, or in its own where it is FULL_BACKREF.
+fn child_name(tree: TreeId, full_parent: Option<LogicalAddr>) -> RefName {
+    match full_parent {
+        Some(parent) => RefName::SharedBlock { parent },
+        None => RefName::TreeBlock { root: tree },
     }
 }
 

@@ -142,7 +142,7 @@ fn judge_between(image: &Path, left: &[&str], kept: usize) -> usize {
     cut.min(1)
 }
 
-/// Changes a root item in its place, as nothing but a damaged volume or another program does.
+/// Writes a changed root item to the disk, past the engine.
 fn edit_root_item(store: &Store, tree: TreeId, edit: impl Fn(&mut RootItem)) {
     let superblock = store.volume().superblock();
     let mut ptr = BlockPtr {

@@ -7,17 +7,18 @@ use crate::rig::{ROOT, Rig, kernel_can};
 
 const MIB: usize = 1 << 20;
 
-/// We move data in a group, as much as before. The next mount in Linux changes other groups; the
-/// one after it must not take the group's old cache for good, and give our data's space away.
+/// We free data in a group, and write as much elsewhere in it. The next mount in Linux changes
+/// other groups. The one after it must not trust the group's old cache: it would give our data's
+/// space away.
 #[test]
 fn linux_never_trusts_the_cache_of_a_group_that_we_changed() {
     if !kernel_can() {
         return;
     }
     let volume = KernelVolume::make(&VolumeOptions {
+        // Linux keeps no caches of small groups, and makes small ones on a small volume.
         size_bytes: 3 << 30,
         runtime_features: vec!["^free-space-tree"],
-        // Linux keeps no caches of small groups, and makes small ones for data on a small volume.
         mount_options: "space_cache=v1",
         ..VolumeOptions::default()
     })
