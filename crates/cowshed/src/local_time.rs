@@ -15,14 +15,15 @@ pub struct Local {
 /// UTC where the time is none that the calendar has.
 pub fn local(secs: i64) -> Local {
     let mut tm = MaybeUninit::<libc::tm>::zeroed();
-    // The width of the type is the platform's.
-    let offset_secs = match libc::time_t::try_from(secs) {
+    // The widths of both types are the platform's.
+    #[allow(clippy::useless_conversion)]
+    let offset_secs = match secs.try_into() {
         // SAFETY: both pointers are to values that live until after the call. The structure is
         // plain data that zeros are valid for, also where the call fails and fills nothing.
         Ok(time) => unsafe {
             match libc::localtime_r(&time, tm.as_mut_ptr()).is_null() {
                 true => 0,
-                false => tm.assume_init_ref().tm_gmtoff,
+                false => i64::from(tm.assume_init_ref().tm_gmtoff),
             }
         },
         Err(_) => 0,

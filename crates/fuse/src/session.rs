@@ -20,6 +20,7 @@ use crate::proto::flags::InitFlags;
 use crate::proto::wire::{InHeader, Opcode};
 use crate::server::init::BACKGROUND_MAX;
 use crate::server::{After, OnPanic, Server, Wishes};
+use crate::sys::page_bytes;
 use crate::transport::Transport;
 use crate::transport::dev::{self, DataBuffer, DevFuse, Device, Received, RequestBuffer};
 use crate::transport::uring::{self, Prepared, Unavailable, Uring};
@@ -217,7 +218,10 @@ impl Session {
         mount: impl FnOnce() -> Result<(Device, Mountpoint), MountError>,
     ) -> Result<Session, SessionError> {
         let checks = options.checks();
-        let io_bytes_max = options.io_bytes_max.clamp(4096, IO_BYTES_MAX).next_multiple_of(4096);
+        let io_bytes_max = options
+            .io_bytes_max
+            .clamp(4096, IO_BYTES_MAX)
+            .next_multiple_of(page_bytes());
         let workers = options.workers.clamp(1, WORKERS_MAX);
         let queues = match options.transport {
             TransportChoice::Dev => Err(None),

@@ -26,6 +26,11 @@ fn c_path(path: &Path) -> Result<CString> {
     Ok(CString::new(path.as_os_str().as_bytes())?)
 }
 
+/// A page of this kernel. Not 4 KiB everywhere: 16 on a Raspberry Pi 5, 64 on some servers.
+pub fn page_bytes() -> usize {
+    rustix::param::page_size()
+}
+
 /// All other threads come before the calling one.
 pub fn lower_priority() {
     if let Err(error) = rustix::process::setpriority_process(None, 19) {

@@ -190,7 +190,8 @@ fn time(sec: i64, nsec: i64) -> Time {
 
 fn body(dir: &Arc<Path>, name: &[u8], host: &Path, metadata: &Metadata) -> Result<Body> {
     let kind = metadata.file_type();
-    let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
+    let device = metadata.rdev() as rustix::fs::Dev;
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     Ok(if kind.is_dir() {
         Body::empty_dir()
     } else if kind.is_file() {

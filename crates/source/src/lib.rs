@@ -25,6 +25,10 @@ mod spool;
     unsafe_code,
     reason = "extended attributes by the C library, whose calls fakeroot replaces"
 )]
+#[cfg(target_os = "linux")]
+mod sys;
+#[cfg(not(target_os = "linux"))]
+#[path = "sys_other.rs"]
 mod sys;
 mod tar;
 mod tree;

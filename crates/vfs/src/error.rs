@@ -4,6 +4,16 @@
 /// uses it.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// The numbers of this system. Others than Linux lack two: the nearest that they have.
+mod numbers {
+    pub(super) use libc::*;
+
+    #[cfg(not(target_os = "linux"))]
+    pub(super) const ENOKEY: i32 = ENEEDAUTH;
+    #[cfg(not(target_os = "linux"))]
+    pub(super) const EUCLEAN: i32 = EFTYPE;
+}
+
 macro_rules! errors {
     ($($(#[$doc:meta])* $name:ident = $errno:ident, $text:literal;)*) => {
         /// An outcome that is not success. Corruption and device failures become [`Error::Io`]
@@ -11,7 +21,7 @@ macro_rules! errors {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
         #[repr(i32)]
         pub enum Error {
-            $($(#[$doc])* #[error($text)] $name = libc::$errno,)*
+            $($(#[$doc])* #[error($text)] $name = numbers::$errno,)*
         }
 
         impl Error {
@@ -23,7 +33,7 @@ macro_rules! errors {
             /// error.
             #[cfg(test)]
             pub(crate) fn from_errno(errno: i32) -> Error {
-                match errno { $(libc::$errno => Error::$name,)* _ => Error::Io }
+                match errno { $(numbers::$errno => Error::$name,)* _ => Error::Io }
             }
         }
     };

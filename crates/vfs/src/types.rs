@@ -65,17 +65,27 @@ pub enum FileKind {
     Socket,
 }
 
+// As Linux has them and as they lie on disk, whatever this system calls them.
+const S_IFMT: u32 = 0o170_000;
+const S_IFIFO: u32 = 0o010_000;
+const S_IFCHR: u32 = 0o020_000;
+const S_IFDIR: u32 = 0o040_000;
+const S_IFBLK: u32 = 0o060_000;
+const S_IFREG: u32 = 0o100_000;
+const S_IFLNK: u32 = 0o120_000;
+const S_IFSOCK: u32 = 0o140_000;
+
 impl FileKind {
     /// The `S_IF*` bits.
     pub const fn mode_bits(self) -> u32 {
         match self {
-            FileKind::Regular => libc::S_IFREG,
-            FileKind::Directory => libc::S_IFDIR,
-            FileKind::Symlink => libc::S_IFLNK,
-            FileKind::BlockDevice => libc::S_IFBLK,
-            FileKind::CharDevice => libc::S_IFCHR,
-            FileKind::Fifo => libc::S_IFIFO,
-            FileKind::Socket => libc::S_IFSOCK,
+            FileKind::Regular => S_IFREG,
+            FileKind::Directory => S_IFDIR,
+            FileKind::Symlink => S_IFLNK,
+            FileKind::BlockDevice => S_IFBLK,
+            FileKind::CharDevice => S_IFCHR,
+            FileKind::Fifo => S_IFIFO,
+            FileKind::Socket => S_IFSOCK,
         }
     }
 
@@ -86,14 +96,14 @@ impl FileKind {
 
     /// From the `S_IF*` bits of a mode; None if they name no kind.
     pub const fn from_mode(mode: u32) -> Option<FileKind> {
-        Some(match mode & libc::S_IFMT {
-            libc::S_IFREG => FileKind::Regular,
-            libc::S_IFDIR => FileKind::Directory,
-            libc::S_IFLNK => FileKind::Symlink,
-            libc::S_IFBLK => FileKind::BlockDevice,
-            libc::S_IFCHR => FileKind::CharDevice,
-            libc::S_IFIFO => FileKind::Fifo,
-            libc::S_IFSOCK => FileKind::Socket,
+        Some(match mode & S_IFMT {
+            S_IFREG => FileKind::Regular,
+            S_IFDIR => FileKind::Directory,
+            S_IFLNK => FileKind::Symlink,
+            S_IFBLK => FileKind::BlockDevice,
+            S_IFCHR => FileKind::CharDevice,
+            S_IFIFO => FileKind::Fifo,
+            S_IFSOCK => FileKind::Socket,
             _ => return None,
         })
     }
@@ -267,7 +277,7 @@ bitflags! {
 const RAW_FMODE_EXEC: i32 = 0x20;
 
 impl OpenFlags {
-    /// From the `O_*` bits of Linux. Unknown bits are dropped.
+    /// From the `O_*` bits of this system. Unknown bits are dropped.
     pub fn from_raw(raw: i32) -> OpenFlags {
         let mut flags = match raw & libc::O_ACCMODE {
             libc::O_RDONLY => OpenFlags::READ,
@@ -279,9 +289,11 @@ impl OpenFlags {
             (libc::O_TRUNC, OpenFlags::TRUNCATE),
             (libc::O_EXCL, OpenFlags::EXCLUSIVE),
             (libc::O_CREAT, OpenFlags::CREATE),
+            #[cfg(target_os = "linux")]
             (libc::O_DIRECT, OpenFlags::DIRECT),
             (libc::O_SYNC, OpenFlags::SYNC),
             (libc::O_DSYNC, OpenFlags::DATA_SYNC),
+            #[cfg(target_os = "linux")]
             (libc::O_NOATIME, OpenFlags::NO_ATIME),
             (libc::O_NONBLOCK, OpenFlags::NON_BLOCK),
             (RAW_FMODE_EXEC, OpenFlags::EXEC),

@@ -263,8 +263,8 @@ fn fill_and_compare(mkfs: &str, size_mib: u32) {
         "{mkfs}"
     );
     assert_eq!(
-        (found.files_free, i64::from(found.bsize)),
-        (shown.f_ffree, shown.f_bsize),
+        (found.files_free, u64::from(found.bsize)),
+        (shown.f_ffree, shown.f_bsize as u64),
         "{mkfs}"
     );
 }

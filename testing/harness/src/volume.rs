@@ -110,7 +110,8 @@ impl VolumeOptions {
         option("-m", self.metadata.map(Into::into));
         option("--csum", self.csum.map(Into::into));
         option("-n", self.node_bytes.map(|n| n.to_string().into()));
-        option("-s", self.sector_bytes.map(|n| n.to_string().into()));
+        // Older programs take the page of the machine.
+        option("-s", Some(self.sector_bytes.unwrap_or(4096).to_string().into()));
         option("-O", joined(&self.features));
         option("-R", joined(&self.runtime_features));
         option("-L", self.label.clone().map(Into::into));

@@ -212,7 +212,7 @@ fn plant_csums(id: Id, bases: &Bases) -> Option<Planted> {
             let prealloc = files
                 .iter()
                 .find(|item| item.key.ty == KeyType::EXTENT_DATA && item.data[20] == 2)?;
-            let addr = u64::read_from_bytes(&prealloc.data[21..29]).ok()?;
+            let addr = u64::from_le_bytes(prealloc.data[21..29].try_into().ok()?);
             image.insert(
                 tree,
                 Key::new(ObjectId::EXTENT_CSUM, KeyType::EXTENT_CSUM, addr),

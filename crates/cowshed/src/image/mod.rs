@@ -59,6 +59,7 @@ mod faked;
 mod filter;
 mod fingerprint;
 mod gpt;
+mod linux_calls;
 mod make;
 mod new_file;
 mod output;

@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat};
+use rustix::fs::{AtFlags, CWD, Mode, linkat};
+
+use super::linux_calls;
 
 /// Files that this process has begun: several may have the same name.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
@@ -153,9 +155,8 @@ fn descriptor_path(file: &File) -> PathBuf {
 /// A file without a name. `None`: the file system has none, or there is no /proc to name it by
 /// later.
 fn unnamed(dir: &Path) -> Result<Option<File>> {
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let file = match openat(CWD, dir, flags, Mode::from_raw_mode(0o666)) {
-        Ok(file) => File::from(file),
+    let file = match linux_calls::unnamed(dir, Mode::from_raw_mode(0o666)) {
+        Ok(file) => file,
         Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR | rustix::io::Errno::INVAL) => return Ok(None),
         Err(error) => return Err(Error::from(error)),
     };

@@ -13,8 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use btrfs_image::MkfsError;
 use btrfs_image::build::Cloner;
 use cowshed_source::Content;
-use rustix::fs::{Mode, OFlags, copy_file_range, ioctl_ficlone, open};
+use rustix::fs::Mode;
 
+use super::linux_calls::{copy_file_range, ioctl_ficlone, unnamed};
 use super::recipe::{Recipe, Reflink};
 
 /// Shares blocks of the sources with an image file.
@@ -64,8 +65,7 @@ impl Reflinks {
             Some(dir) if !dir.as_os_str().is_empty() => dir,
             _ => Path::new("."),
         };
-        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
-        let probe = open(dir, flags, Mode::RUSR | Mode::WUSR);
+        let probe = unnamed(dir, Mode::RUSR | Mode::WUSR);
         let cloned = probe.and_then(|probe| ioctl_ficlone(&probe, source));
         if let (Err(error), false) = (cloned, self.is_optional) {
             return Err(error.into());

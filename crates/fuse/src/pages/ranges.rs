@@ -3,15 +3,16 @@
 
 use std::ops::Range;
 
+use crate::sys::page_bytes;
+
 /// As many at most: 1 KiB for each file.
 const RANGES_MAX: usize = 64;
-/// The smallest page that Linux has. Where its pages are larger, it asks for whole ones itself.
-const PAGE_BYTES: u64 = 4096;
 
-/// The pages that a range touches.
+/// The kernel's pages that a range touches.
 pub fn whole_pages(range: &Range<u64>) -> Range<u64> {
-    let start = range.start - range.start % PAGE_BYTES;
-    start..range.end.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX)
+    let page_bytes = page_bytes() as u64;
+    let start = range.start - range.start % page_bytes;
+    start..range.end.checked_next_multiple_of(page_bytes).unwrap_or(u64::MAX)
 }
 
 /// Sorted, apart from each other, none empty.
@@ -70,7 +71,8 @@ mod tests {
     use super::*;
 
     fn pages(range: Range<u64>) -> Range<u64> {
-        range.start * PAGE_BYTES..range.end * PAGE_BYTES
+        let page = page_bytes() as u64;
+        range.start * page..range.end * page
     }
 
     #[test]
@@ -87,7 +89,7 @@ mod tests {
         set.remove(&pages(7..8));
         assert_eq!(set.0, [pages(0..2), pages(6..7), pages(8..9)]);
         assert!(set.overlaps(&pages(1..3)) && !set.overlaps(&pages(2..6)));
-        assert!(!set.overlaps(&pages(7..8)) && set.overlaps(&pages(7..u64::MAX / PAGE_BYTES)));
+        assert!(!set.overlaps(&pages(7..8)) && set.overlaps(&pages(7..u64::MAX / page_bytes() as u64)));
         set.remove(&(0..u64::MAX));
         assert!(set.0.is_empty());
         set.insert(7..7);

@@ -2,6 +2,14 @@ use super::*;
 
 const FILE: NodeId = NodeId(7);
 
+fn page() -> u64 {
+    crate::sys::page_bytes() as u64
+}
+
+fn of_pages(pages: Range<u64>) -> Range<u64> {
+    pages.start * page()..pages.end * page()
+}
+
 /// A direct write of this range, nothing of which the kernel is told to forget in between.
 fn write(pages: &Pages, range: Range<u64>) -> Stale {
     pages.begin_write(FILE);
@@ -29,46 +37,55 @@ fn direct_writes_alone_make_nothing_stale() {
 #[test]
 fn what_was_filled_before_the_file_was_tracked_is_unknown() {
     let pages = Pages::default();
-    pages.fill(FILE, 0..4096);
+    pages.fill(FILE, of_pages(0..1));
     let stale = write(&pages, 1 << 20..1 << 21);
     let Stale::Content(range, told) = stale else {
         panic!("{stale:?}");
     };
     assert_eq!(range, WHOLE);
     assert_eq!(
-        write(&pages, 0..4096),
-        Stale::Content(0..4096, told),
+        write(&pages, of_pages(0..1)),
+        Stale::Content(of_pages(0..1), told),
         "it is being dropped"
     );
-    pages.dropped(FILE, &(0..4096), told);
+    pages.dropped(FILE, &of_pages(0..1), told);
     pages.dropped(FILE, &WHOLE, told);
-    assert_eq!(write(&pages, 0..4096), Stale::Nothing);
+    assert_eq!(write(&pages, of_pages(0..1)), Stale::Nothing);
 }
 
 #[test]
 fn a_filled_range_is_stale_until_it_was_dropped() {
     let pages = clean();
-    pages.fill(FILE, 8192..16384);
-    assert_eq!(write(&pages, 0..8192), Stale::Nothing);
-    assert_eq!(write(&pages, 0..8193), Stale::Content(0..12288, 1));
+    pages.fill(FILE, of_pages(2..4));
+    assert_eq!(write(&pages, of_pages(0..2)), Stale::Nothing);
+    assert_eq!(write(&pages, 0..2 * page() + 1), Stale::Content(of_pages(0..3), 1));
     // A second write of the range does not rely on the first one's drop, which is not done yet.
-    assert_eq!(write(&pages, 8192..8193), Stale::Content(8192..12288, 1));
-    pages.dropped(FILE, &(8192..12288), 1);
-    assert_eq!(write(&pages, 8192..8193), Stale::Content(8192..12288, 1));
-    pages.dropped(FILE, &(0..12288), 1);
-    pages.dropped(FILE, &(8192..12288), 1);
-    assert_eq!(write(&pages, 8192..8193), Stale::Nothing);
-    assert_eq!(write(&pages, 12288..12289), Stale::Content(12288..16384, 1));
+    assert_eq!(
+        write(&pages, 2 * page()..2 * page() + 1),
+        Stale::Content(of_pages(2..3), 1)
+    );
+    pages.dropped(FILE, &of_pages(2..3), 1);
+    assert_eq!(
+        write(&pages, 2 * page()..2 * page() + 1),
+        Stale::Content(of_pages(2..3), 1)
+    );
+    pages.dropped(FILE, &of_pages(0..3), 1);
+    pages.dropped(FILE, &of_pages(2..3), 1);
+    assert_eq!(write(&pages, 2 * page()..2 * page() + 1), Stale::Nothing);
+    assert_eq!(
+        write(&pages, 3 * page()..3 * page() + 1),
+        Stale::Content(of_pages(3..4), 1)
+    );
 }
 
 #[test]
 fn a_fill_during_a_drop_counts() {
     let pages = clean();
-    pages.fill(FILE, 0..4096);
-    assert_eq!(write(&pages, 0..4096), Stale::Content(0..4096, 1));
-    pages.fill(FILE, 0..4096);
-    pages.dropped(FILE, &(0..4096), 1);
-    assert_eq!(write(&pages, 0..4096), Stale::Content(0..4096, 1));
+    pages.fill(FILE, of_pages(0..1));
+    assert_eq!(write(&pages, of_pages(0..1)), Stale::Content(of_pages(0..1), 1));
+    pages.fill(FILE, of_pages(0..1));
+    pages.dropped(FILE, &of_pages(0..1), 1);
+    assert_eq!(write(&pages, of_pages(0..1)), Stale::Content(of_pages(0..1), 1));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use cowshed_vfs::{Capabilities, PermissionChecks};
 
 use crate::proto::flags::InitFlags;
 use crate::proto::wire::{InitInShort, InitOut};
+use crate::sys::page_bytes;
 
 /// The protocol's major version. There is no other.
 pub const MAJOR: u32 = 7;
@@ -17,7 +18,6 @@ pub const SYNCFS_MINOR: u32 = 45;
 
 /// The unit of `max_pages`. The kernel counts in its own pages; where those are larger, it allows
 /// itself more than we ask for, but never more than `max_write`.
-const PAGE_BYTES: usize = 4096;
 /// Requests that the kernel sends without waiting for their replies (readahead, direct I/O). More
 /// than programs usually have under way: replies to direct writes may be withheld until reads,
 /// which are among these requests, were served.
@@ -121,7 +121,8 @@ pub fn agree(kernel: &InitInShort, flags2: u32, wishes: &Wishes, capabilities: C
 /// The reply to INIT.
 pub fn init_out(kernel: &InitInShort, wishes: &Wishes, agreed: &Agreed) -> InitOut {
     let bits = agreed.flags.bits();
-    let io_bytes_max = wishes.io_bytes_max.next_multiple_of(PAGE_BYTES);
+    // The kernel counts in its own pages, and reads may be as large as these allow.
+    let io_bytes_max = wishes.io_bytes_max.next_multiple_of(page_bytes());
     InitOut {
         major: MAJOR,
         minor: agreed.minor,
@@ -131,7 +132,7 @@ pub fn init_out(kernel: &InitInShort, wishes: &Wishes, agreed: &Agreed) -> InitO
         congestion_threshold: CONGESTION_AT.min(wishes.background_max),
         max_write: io_bytes_max as u32,
         time_gran: agreed.capabilities.time_granularity_nanos.max(1),
-        max_pages: (io_bytes_max / PAGE_BYTES) as u16,
+        max_pages: (io_bytes_max / page_bytes()) as u16,
         flags2: (bits >> 32) as u32,
         ..Default::default()
     }
@@ -184,7 +185,8 @@ mod tests {
         let agreed = agree(&init, flags2, &WISHES, Capabilities::default());
         assert!(agreed.flags.contains(upper));
         let out = init_out(&init, &WISHES, &agreed);
-        assert_eq!((out.flags2, out.max_pages, out.max_write), (flags2, 256, 1 << 20));
+        assert_eq!((out.flags2, out.max_write), (flags2, 1 << 20));
+        assert_eq!(usize::from(out.max_pages) * page_bytes(), 1 << 20);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! `/dev/fuse`; without them each test says so and passes, except under `CI=true`, where nothing
 //! may be skipped.
 
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod asynchronous;
 mod basics;
 mod caches;

@@ -47,6 +47,14 @@ pub fn known_fallocate(mode: u32) -> Result<FallocateFlags> {
     }
 }
 
+/// The width of the nanoseconds is the platform's.
+fn timespec(tv_sec: i64, nanos: impl TryInto<i64>) -> Timespec {
+    Timespec {
+        tv_sec,
+        tv_nsec: nanos.try_into().unwrap_or(0),
+    }
+}
+
 /// A directory on a mount.
 pub struct Mounted {
     dir: File,
@@ -132,14 +140,10 @@ impl Target for Mounted {
         }
         let root = File::from(open_beneath(&above, name, OFlags::RDONLY | OFlags::DIRECTORY)?);
         let stat = fstat(&root)?;
-        let time = |tv_sec, tv_nsec: u64| Timespec {
-            tv_sec,
-            tv_nsec: i64::try_from(tv_nsec).unwrap_or(0),
-        };
         self.current = Some(Current {
             root_times: Timestamps {
-                last_access: time(stat.st_atime, stat.st_atime_nsec),
-                last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
+                last_access: timespec(stat.st_atime, stat.st_atime_nsec),
+                last_modification: timespec(stat.st_mtime, stat.st_mtime_nsec),
             },
             id: calls::id_of_open(&root)?,
             beneath: Beneath::new(root),

@@ -16,17 +16,16 @@ use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use io_uring::{IoUring, opcode, squeue, types};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::command::Command;
+use super::ring::Ring;
 use crate::proto::wire::{InHeader, OutHeader, URING_AREA_BYTES, UringCmdReq, UringEntInOut, uring};
 
 const PAGE_BYTES: usize = 4096;
 /// Header, structure, and what belongs to the entry.
 const HEADER_BYTES: usize = 2 * URING_AREA_BYTES + size_of::<UringEntInOut>();
-/// Where the number of `iovec`s stands in a submission (`len`).
-const SQE_LEN_AT: usize = 24;
 
 /// What ends a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +81,7 @@ impl Drop for Memory {
 
 /// See the module.
 pub struct Entry {
-    ring: IoUring<squeue::Entry128>,
+    ring: Ring,
     /// The header's page, then the payload.
     memory: Memory,
     /// The two parts of `memory`, read by the kernel when the entry is registered.
@@ -120,14 +119,7 @@ impl Entry {
     /// # Errors
     /// io_uring is not there, is forbidden, or has too little memory or descriptors.
     pub fn new(queue: u16, payload_bytes: usize) -> io::Result<Entry> {
-        // The thread that enables the ring is the one that may use it.
-        let ring = IoUring::<squeue::Entry128>::builder()
-            .setup_single_issuer()
-            .setup_defer_taskrun()
-            .setup_r_disabled()
-            .setup_submit_all()
-            .dontfork()
-            .build(2)?;
+        let ring = Ring::new()?;
         let memory = Memory::new(PAGE_BYTES + payload_bytes)?;
         let start = memory.start.as_ptr();
         let parts = Box::new([
@@ -160,11 +152,11 @@ impl Entry {
     /// The ring cannot be enabled or used. That the kernel refused the entry is reported by
     /// [`Entry::wait`].
     pub fn register(&mut self, device: Arc<File>) -> io::Result<()> {
-        self.ring.submitter().register_enable_rings()?;
+        self.ring.enable()?;
         let command = self.command(uring::REGISTER, 0, device.as_raw_fd());
         self.device = Some(device);
         self.push(&command)?;
-        self.ring.submit().map(drop)
+        self.ring.submit()
     }
 
     /// Sends a command that does not exist. The kernel refuses it: with EOPNOTSUPP where it serves
@@ -174,32 +166,33 @@ impl Entry {
     /// The kernel's, or that the command cannot be sent.
     pub fn probe(session: &File) -> io::Result<Arrived> {
         let mut entry = Entry::new(0, 0)?;
-        entry.ring.submitter().register_enable_rings()?;
+        entry.ring.enable()?;
         let command = entry.command(uring::INVALID, 0, session.as_raw_fd());
         entry.push(&command)?;
         entry.wait()
     }
 
-    fn command(&self, code: u32, commit_id: u64, device: i32) -> squeue::Entry128 {
+    fn command(&self, code: u32, commit_id: u64, device: i32) -> Command {
         let request = UringCmdReq {
             commit_id,
             qid: self.queue,
             ..Default::default()
         };
-        let mut command = [0; 80];
-        command[..size_of::<UringCmdReq>()].copy_from_slice(request.as_bytes());
-        let built = opcode::UringCmd80::new(types::Fd(device), code)
-            .cmd(command)
-            .addr(Some(self.parts.as_ptr().expose_provenance() as u64))
-            .build();
-        with_len(built, self.parts.len() as u32)
+        let mut bytes = [0; 80];
+        bytes[..size_of::<UringCmdReq>()].copy_from_slice(request.as_bytes());
+        Command {
+            device,
+            code,
+            bytes,
+            parts: self.parts.as_ptr().expose_provenance() as u64,
+            parts_len: self.parts.len() as u32,
+        }
     }
 
-    fn push(&mut self, command: &squeue::Entry128) -> io::Result<()> {
+    fn push(&mut self, command: &Command) -> io::Result<()> {
         // SAFETY: the command points to `parts` and through it to `memory`; both live as long as
         // the ring.
-        let pushed = unsafe { self.ring.submission().push(command) };
-        pushed.map_err(|_| io::ErrorKind::WouldBlock.into())
+        unsafe { self.ring.push(command) }
     }
 
     /// Sends the reply that [`Entry::reply`] prepared, if there is one, and waits for a request.
@@ -207,20 +200,10 @@ impl Entry {
     /// # Errors
     /// The kernel refused the entry or the reply.
     pub fn wait(&mut self) -> io::Result<Arrived> {
-        loop {
-            match self.ring.submit_and_wait(1) {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-            let Some(completion) = self.ring.completion().next() else {
-                continue;
-            };
-            return match -completion.result() {
-                0 => Ok(Arrived::Request),
-                libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV | libc::ECANCELED => Ok(Arrived::Ended),
-                error => Err(io::Error::from_raw_os_error(error)),
-            };
+        match -self.ring.wait()? {
+            0 => Ok(Arrived::Request),
+            libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV | libc::ECANCELED => Ok(Arrived::Ended),
+            error => Err(io::Error::from_raw_os_error(error)),
         }
     }
 
@@ -260,21 +243,6 @@ impl Entry {
         let command = self.command(uring::COMMIT_AND_FETCH, in_out.commit_id, device);
         self.push(&command)
     }
-}
-
-/// Sets the number of `iovec`s, which the builder of such commands has no word for.
-fn with_len(mut entry: squeue::Entry128, len: u32) -> squeue::Entry128 {
-    const { assert!(size_of::<squeue::Entry128>() == 128) };
-    // SAFETY: an entry is the kernel's structure of 128 bytes, all plain data; the field is inside
-    // it.
-    unsafe {
-        (&raw mut entry)
-            .cast::<u8>()
-            .add(SQE_LEN_AT)
-            .cast::<u32>()
-            .write_unaligned(len);
-    }
-    entry
 }
 
 #[cfg(test)]

@@ -23,10 +23,30 @@
 //! Locks: `leftovers`, the large reads' turns, and the count of entries that are not registered,
 //! with no lock within.
 
+mod command;
 mod entry;
 mod leftovers;
 mod queues;
 mod worker;
+
+// The processors that the crate io-uring is made for; Cargo.toml has the list, too.
+#[cfg(any(
+    target_arch = "x86_64",
+    target_arch = "aarch64",
+    target_arch = "riscv64",
+    target_arch = "loongarch64",
+    target_arch = "powerpc64"
+))]
+mod ring;
+#[cfg(not(any(
+    target_arch = "x86_64",
+    target_arch = "aarch64",
+    target_arch = "riscv64",
+    target_arch = "loongarch64",
+    target_arch = "powerpc64"
+)))]
+#[path = "no_ring.rs"]
+mod ring;
 
 use std::fs::File;
 use std::io;
