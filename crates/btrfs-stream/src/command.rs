@@ -32,6 +32,17 @@ pub mod compression {
     pub const LZO_4K: u32 = 3;
     /// The same with sectors of 64 KiB; the numbers between are those of 8, 16 and 32 KiB.
     pub const LZO_64K: u32 = 7;
+
+    /// LZO with sectors of so many bytes.
+    pub const fn lzo(sector_bytes: u64) -> u32 {
+        match sector_bytes {
+            0x2000 => 4,
+            0x4000 => 5,
+            0x8000 => 6,
+            0x1_0000 => LZO_64K,
+            _ => LZO_4K,
+        }
+    }
 }
 
 /// A command. Paths are relative to the subvolume, without a leading `/`, and empty for its root

@@ -100,7 +100,7 @@ impl Files {
             csum_tree,
             has_data_csums,
             objects: Objects::with_memory(options.memory_bytes_max),
-            data: FileShared::with_memory(options.memory_bytes_max),
+            data: FileShared::with_memory(options.memory_bytes_max, store.volume().sectorsize_bytes()),
             names: NameChanges::default(),
             background: Background::new(store.env().clone()),
             store: Arc::new(store),
@@ -111,6 +111,11 @@ impl Files {
     /// The volume and its trees.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
+    }
+    /// Bytes of a sector of the volume. Of a writable one it is [`BLOCK`](crate::block::BLOCK);
+    /// others are only read.
+    pub(crate) fn sector_bytes(&self) -> u64 {
+        self.store.volume().sectorsize_bytes().into()
     }
     /// The tree of data checksums, which write-back and reads use.
     pub(crate) fn csum_tree(&self) -> &Arc<Tree> {

@@ -44,7 +44,8 @@ pub const SUPPORTED_INCOMPAT: u64 = incompat::MIXED_BACKREF
 /// merkle trees are not read.
 pub const SUPPORTED_COMPAT_RO: u64 =
     compat_ro::FREE_SPACE_TREE | compat_ro::FREE_SPACE_TREE_VALID | compat_ro::BLOCK_GROUP_TREE;
-const SUPPORTED_SECTORSIZE_BYTES: u32 = 4096;
+/// Sectors of volumes that are written. Others, which machines with larger pages made, are read.
+const WRITABLE_SECTORSIZE_BYTES: u32 = 4096;
 /// A conversion that was interrupted: only the tool that began it may go on.
 const REFUSED_SUPER_FLAGS: u64 = !(super_flags::WRITTEN
     | super_flags::RELOC
@@ -61,9 +62,6 @@ impl Superblock {
     pub fn access(&self) -> Access {
         let mut refused = flag_names(self.incompat_flags.get() & !SUPPORTED_INCOMPAT, incompat::NAMES);
         refused.extend(flag_names(self.flags.get() & REFUSED_SUPER_FLAGS, super_flags::NAMES));
-        if self.sectorsize.get() != SUPPORTED_SECTORSIZE_BYTES {
-            refused.push(format!("sector size {}", self.sectorsize));
-        }
         if !refused.is_empty() {
             return Access::Refused { why: feature(&refused) };
         }
@@ -72,6 +70,9 @@ impl Superblock {
         read_only.extend(flag_names(self.flags.get() & READ_ONLY_SUPER_FLAGS, super_flags::NAMES));
         if compat_ro & (compat_ro::FREE_SPACE_TREE | compat_ro::FREE_SPACE_TREE_VALID) == compat_ro::FREE_SPACE_TREE {
             read_only.push("FREE_SPACE_TREE without FREE_SPACE_TREE_VALID".to_owned());
+        }
+        if self.sectorsize.get() != WRITABLE_SECTORSIZE_BYTES {
+            read_only.push(format!("sector size {}", self.sectorsize));
         }
         if !read_only.is_empty() {
             return Access::ReadOnly {
@@ -126,9 +127,6 @@ mod tests {
         sb.incompat_flags.set(incompat::RAID56 | incompat::ZONED | 1 << 40);
         assert_eq!(sb.access(), refused("RAID56, ZONED, 0x10000000000"));
         let mut sb = superblock();
-        sb.sectorsize.set(65536);
-        assert_eq!(sb.access(), refused("sector size 65536"));
-        let mut sb = superblock();
         sb.flags.set(super_flags::CHANGING_FSID_V2);
         assert_eq!(sb.access(), refused("CHANGING_FSID_V2"));
     }
@@ -139,6 +137,9 @@ mod tests {
         sb.compat_ro_flags
             .set(SUPPORTED_COMPAT_RO | compat_ro::VERITY | 1 << 20);
         assert_eq!(sb.access(), read_only("VERITY, 0x100000"));
+        let mut sb = superblock();
+        sb.sectorsize.set(65536);
+        assert_eq!(sb.access(), read_only("sector size 65536"));
         let mut sb = superblock();
         sb.flags.set(super_flags::SEEDING);
         assert_eq!(sb.access(), read_only("SEEDING"));

@@ -15,13 +15,16 @@ use super::lzo::{self, LzoError};
 
 /// The most bytes that a compressed extent holds, before and after.
 pub const COMPRESSED_EXTENT_BYTES_MAX: usize = 128 << 10;
-/// LZO: the file is compressed in pieces of a sector each.
+/// LZO: the file is compressed in pieces of a sector each. Of volumes that are written, and of
+/// streams.
 pub(crate) const LZO_SEGMENT_BYTES: usize = 4096;
 /// LZO: a length of four bytes stands before the whole and before each segment, and never crosses a
 /// sector's end.
 pub(crate) const LZO_LENGTH_BYTES: usize = 4;
 /// The most that LZO1X makes of a segment that does not compress: a sixteenth more, and some.
-const LZO_SEGMENT_COMPRESSED_BYTES_MAX: usize = LZO_SEGMENT_BYTES + LZO_SEGMENT_BYTES / 16 + 64 + 3 + 2;
+const fn lzo_segment_compressed_bytes_max(segment_bytes: usize) -> usize {
+    segment_bytes + segment_bytes / 16 + 64 + 3 + 2
+}
 /// zstd: the largest window that the kernel's compressor uses for extents is the extent itself.
 pub(crate) const ZSTD_WINDOW_LOG_MAX: u32 = 17;
 
@@ -76,15 +79,37 @@ pub enum DecompressError {
 }
 
 /// The memory of decompressors, and of what they read: slow to make, so that it is kept.
-#[derive(Default)]
 pub struct Decoder {
+    lzo_segment_bytes: usize,
     zstd: Option<DCtx<'static>>,
     zlib: Option<Decompress>,
     /// What is to be decompressed.
     raw: Vec<u8>,
 }
 
+impl Default for Decoder {
+    /// For sectors of 4 KiB.
+    fn default() -> Self {
+        Self::new(LZO_SEGMENT_BYTES)
+    }
+}
+
 impl Decoder {
+    /// For the extents of a volume with sectors of so many bytes.
+    pub(crate) fn new(sector_bytes: usize) -> Self {
+        Self {
+            lzo_segment_bytes: sector_bytes,
+            zstd: None,
+            zlib: None,
+            raw: Vec::new(),
+        }
+    }
+
+    /// From here on, extents of volumes with sectors of so many bytes: LZO's frame has them.
+    pub fn set_sector_bytes(&mut self, sector_bytes: usize) {
+        self.lzo_segment_bytes = sector_bytes;
+    }
+
     /// Room for what an extent has on disk; what is in it means nothing. Longer ones than there can
     /// be are cut off.
     pub(crate) fn raw(&mut self, len_bytes: u64) -> &mut [u8] {
@@ -128,7 +153,7 @@ impl Decoder {
         }
         let len = match compression_type {
             compression::ZLIB => self.zlib(compressed, out)?,
-            compression::LZO => lzo_frame(compressed, out)?,
+            compression::LZO => lzo_frame(compressed, out, self.lzo_segment_bytes)?,
             compression::ZSTD => self.zstd(compressed, out)?,
             found => return Err(DecompressError::UnknownType { found }),
         };
@@ -162,24 +187,29 @@ impl Decoder {
 }
 
 /// Decoders that are not in use.
-pub(crate) struct Decoders(Mutex<Vec<Decoder>>);
-
-impl Default for Decoders {
-    fn default() -> Self {
-        Self(Mutex::new(LockRank::Decoders, Vec::new()))
-    }
+pub(crate) struct Decoders {
+    sector_bytes: usize,
+    kept: Mutex<Vec<Decoder>>,
 }
 
 /// As many decoders are kept as threads may use at the same time on a large machine.
 const DECODERS_MAX: usize = 32;
 
 impl Decoders {
+    /// For the extents of a volume with sectors of so many bytes.
+    pub(crate) fn new(sector_bytes: u32) -> Self {
+        Self {
+            sector_bytes: sector_bytes as usize,
+            kept: Mutex::new(LockRank::Decoders, Vec::new()),
+        }
+    }
+
     /// Lends any decoder that is free, or a new one.
     pub(crate) fn with<R>(&self, run: impl FnOnce(&mut Decoder) -> R) -> R {
-        let kept = self.0.lock().pop();
-        let mut decoder = kept.unwrap_or_default();
+        let kept = self.kept.lock().pop();
+        let mut decoder = kept.unwrap_or_else(|| Decoder::new(self.sector_bytes));
         let result = run(&mut decoder);
-        let mut kept = self.0.lock();
+        let mut kept = self.kept.lock();
         if kept.len() < DECODERS_MAX {
             kept.push(decoder);
         }
@@ -189,7 +219,7 @@ impl Decoders {
 
 impl fmt::Debug for Decoders {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Decoders({})", self.0.lock().len())
+        write!(f, "Decoders({})", self.kept.lock().len())
     }
 }
 
@@ -237,7 +267,7 @@ fn zstd_stream(compressed: &[u8], out: &mut [u8]) -> Result<usize, DecompressErr
 /// btrfs's frame: the length of the whole, then segments, each with its length before it. A length
 /// does not cross the end of a sector: where fewer than four bytes are left in one, they are
 /// padding.
-fn lzo_frame(compressed: &[u8], out: &mut [u8]) -> Result<usize, DecompressError> {
+fn lzo_frame(compressed: &[u8], out: &mut [u8], segment_bytes: usize) -> Result<usize, DecompressError> {
     let length_at = |at: usize| -> Option<usize> {
         let bytes = compressed.get(at..)?.first_chunk::<LZO_LENGTH_BYTES>()?;
         usize::try_from(u32::from_le_bytes(*bytes)).ok()
@@ -258,19 +288,19 @@ fn lzo_frame(compressed: &[u8], out: &mut [u8]) -> Result<usize, DecompressError
     while at < total && len < out.len() {
         let segment_len = length_at(at).ok_or_else(|| frame("length", LZO_LENGTH_BYTES, at))?;
         at += LZO_LENGTH_BYTES;
-        if segment_len > LZO_SEGMENT_COMPRESSED_BYTES_MAX || segment_len > total.saturating_sub(at) {
+        if segment_len > lzo_segment_compressed_bytes_max(segment_bytes) || segment_len > total.saturating_sub(at) {
             return Err(frame("segment", segment_len, at));
         }
         let segment = compressed.get(at..at + segment_len).unwrap_or_default();
-        let found = lzo_segment(segment, &mut out[len..]);
+        let found = lzo_segment(segment, &mut out[len..], segment_bytes);
         let found = found.map_err(|source| DecompressError::LzoSegment { index, source })?;
         at += segment_len;
         // The kernel counts the padding as part of the whole, behind the last segment too.
-        let left_in_sector = LZO_SEGMENT_BYTES - at % LZO_SEGMENT_BYTES;
+        let left_in_sector = segment_bytes - at % segment_bytes;
         if left_in_sector < LZO_LENGTH_BYTES {
             at += left_in_sector;
         }
-        if at < total && found != LZO_SEGMENT_BYTES {
+        if at < total && found != segment_bytes {
             return Err(frame("output of a segment that is not the last", found, at));
         }
         len += found;
@@ -281,12 +311,12 @@ fn lzo_frame(compressed: &[u8], out: &mut [u8]) -> Result<usize, DecompressError
 
 /// Decodes a segment to the start of `out`, and returns how long it is, also where that is more
 /// than there is room for.
-fn lzo_segment(segment: &[u8], out: &mut [u8]) -> Result<usize, LzoError> {
-    if out.len() >= LZO_SEGMENT_BYTES {
-        return lzo::decode(segment, out, LZO_SEGMENT_BYTES);
+fn lzo_segment(segment: &[u8], out: &mut [u8], segment_bytes: usize) -> Result<usize, LzoError> {
+    if out.len() >= segment_bytes {
+        return lzo::decode(segment, out, segment_bytes);
     }
-    let mut all = [0; LZO_SEGMENT_BYTES];
-    let found = lzo::decode(segment, &mut all, LZO_SEGMENT_BYTES)?;
+    let mut all = vec![0; segment_bytes];
+    let found = lzo::decode(segment, &mut all, segment_bytes)?;
     let wanted = found.min(out.len());
     out[..wanted].copy_from_slice(&all[..wanted]);
     Ok(found)

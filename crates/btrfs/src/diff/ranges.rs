@@ -6,7 +6,6 @@ use btrfs_format::{Key, KeyType, ObjectId};
 use btrfs_store::tree::Item;
 use btrfs_store::tree::compare::compare;
 
-use crate::block::{round_down, round_up};
 use crate::error::{Error, Result};
 use crate::extent::{Extent, Kind, OnDisk, Walk};
 use crate::object::Subvol;
@@ -39,15 +38,21 @@ impl Map {
 /// A range of a file, and what it is made of.
 pub(crate) type Piece = (Range<u64>, Map);
 
-/// The rest of the last block of a file that has grown, where it is made of something now. Both
-/// trees may say that it is the same: what lies behind the end of a file in its last block may be
+/// The rest of the last sector of a file that has grown, where it is made of something now. Both
+/// trees may say that it is the same: what lies behind the end of a file in its last sector may be
 /// anything, and is not seen.
-pub(crate) fn uncovered(new: &Subvol, ino: ObjectId, (old_size, new_size): (u64, u64)) -> Result<Option<Range<u64>>> {
-    let tail = old_size..round_up(old_size).min(new_size);
+pub(crate) fn uncovered(
+    new: &Subvol,
+    ino: ObjectId,
+    (old_size, new_size): (u64, u64),
+    sector_bytes: u64,
+) -> Result<Option<Range<u64>>> {
+    let last = old_size - old_size % sector_bytes..old_size.next_multiple_of(sector_bytes);
+    let tail = old_size..last.end.min(new_size);
     if tail.is_empty() {
         return Ok(None);
     }
-    let made_of = pieces(new, ino, &(round_down(old_size)..round_up(old_size)))?;
+    let made_of = pieces(new, ino, &last)?;
     let is_zeros = made_of.iter().all(|(_, map)| matches!(map, Map::Zeros));
     Ok((!is_zeros).then_some(tail))
 }

@@ -8,7 +8,6 @@ use btrfs_format::view::{FileExtentView, file_extent};
 use btrfs_format::{ChecksumType, LogicalAddr};
 
 use super::{ahead, csum};
-use crate::block::{BLOCK, round_down, round_up};
 use crate::compression::decompress;
 use crate::error::{Error, Result, StoreError};
 use crate::extent::{Extent, Kind, OnDisk, Walk};
@@ -108,7 +107,7 @@ fn read_disk(files: &Files, inode: &Arc<Inode>, range: Range<u64>, buf: &mut [u8
 /// Fills in what needs no reading; the rest is left to do.
 fn read_jobs<'b>(files: &Files, inode: &Arc<Inode>, range: Range<u64>, buf: &'b mut [u8]) -> Result<Vec<Job<'b>>> {
     let mut walk = Walk::new(&inode.tree, inode.ino, range.clone())?;
-    let portion = portion_bytes(files);
+    let portions = (portion_bytes(files), files.sector_bytes());
     let mut jobs = Vec::new();
     let (mut pos, mut rest) = (range.start, buf);
     // The plain data before `pos`: its address and how long it is.
@@ -124,7 +123,7 @@ fn read_jobs<'b>(files: &Files, inode: &Arc<Inode>, range: Range<u64>, buf: &'b 
             .map(|disk| disk.addr.get() + disk.offset_bytes + (from - extent.start));
         let continues = from == pos && addr == Some(plain.0 + plain.1);
         if !continues {
-            rest = put_plain(&mut jobs, &mut plain, rest, portion);
+            rest = put_plain(&mut jobs, &mut plain, rest, portions);
         }
         if from > pos {
             let gap;
@@ -152,17 +151,22 @@ fn read_jobs<'b>(files: &Files, inode: &Arc<Inode>, range: Range<u64>, buf: &'b 
             None => read_special(files, inode, &extent, from, out)?,
         }
     }
-    put_plain(&mut jobs, &mut plain, rest, portion).fill(0);
+    put_plain(&mut jobs, &mut plain, rest, portions).fill(0);
     Ok(jobs)
 }
 
 /// Makes jobs of plain data at the start of `rest`; returns what comes after it.
-fn put_plain<'b>(jobs: &mut Vec<Job<'b>>, plain: &mut (u64, u64), rest: &'b mut [u8], portion: usize) -> &'b mut [u8] {
+fn put_plain<'b>(
+    jobs: &mut Vec<Job<'b>>,
+    plain: &mut (u64, u64),
+    rest: &'b mut [u8],
+    (portion, sector): (usize, u64),
+) -> &'b mut [u8] {
     let (mut addr, len) = std::mem::take(plain);
     let (mut out, rest) = rest.split_at_mut(len as usize);
     while !out.is_empty() {
         // Portions end where sectors do; a short last one is not worth a job.
-        let aligned = portion - (addr % BLOCK) as usize;
+        let aligned = portion - (addr % sector) as usize;
         let now;
         (now, out) = out.split_at_mut(if out.len() < 2 * portion { out.len() } else { aligned });
         let next = addr + now.len() as u64;
@@ -277,6 +281,9 @@ fn undecodable(addr: LogicalAddr, error: &decompress::DecompressError) -> Error 
 /// Reads plain data from any byte address; blocks that are wanted in part go through a buffer.
 fn read_plain(files: &Files, inode: &Arc<Inode>, addr: u64, out: &mut [u8]) -> Result<()> {
     let end = addr + out.len() as u64;
+    // Checksums are those of whole sectors.
+    let sector = files.sector_bytes();
+    let (round_down, round_up) = (|n: u64| n - n % sector, |n: u64| n.next_multiple_of(sector));
     let (first, last) = (round_down(addr), round_up(end));
     if first == addr && last == end {
         return read_blocks(files, inode, addr, out);
@@ -289,7 +296,7 @@ fn read_plain(files: &Files, inode: &Arc<Inode>, addr: u64, out: &mut [u8]) -> R
         return Ok(());
     }
     let (inner, inner_end) = (round_up(addr), round_down(end));
-    let mut bounce = [0; BLOCK as usize];
+    let mut bounce = vec![0; sector as usize];
     if inner > addr {
         read_blocks(files, inode, first, &mut bounce)?;
         out[..(inner - addr) as usize].copy_from_slice(&bounce[(addr - first) as usize..]);
@@ -314,6 +321,14 @@ pub(crate) fn read_as_it_lies(files: &Files, inode: &Arc<Inode>, addr: LogicalAd
 
 /// Reads whole blocks and checks them.
 fn read_blocks(files: &Files, inode: &Arc<Inode>, addr: u64, out: &mut [u8]) -> Result<()> {
+    let sector = files.sector_bytes();
+    // Items were looked at for blocks, and sectors may be larger.
+    if !(addr | out.len() as u64).is_multiple_of(sector) {
+        return Err(Error::Store(StoreError::CorruptTree {
+            tree: inode.tree.id(),
+            what: format!("an extent at {addr} is not aligned to sectors"),
+        }));
+    }
     let addr = LogicalAddr(addr);
     if inode.flags() & flags::NODATASUM != 0 || !files.has_data_csums() {
         return Ok(files.store().volume().read_data(addr, out, None)?);

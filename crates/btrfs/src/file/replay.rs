@@ -6,7 +6,7 @@ use btrfs_format::{Key, LogicalAddr, ObjectId};
 
 use super::csum;
 use super::replace::{Plan, Replacement, plan_checked};
-use crate::block::{BLOCK, round_up};
+use crate::block::round_up;
 use crate::error::{Error, Result, StoreError};
 use crate::extent::{Extent, Kind, Walk, extent_key};
 use crate::files::Files;
@@ -128,17 +128,18 @@ pub(crate) fn load_logged_sums(
     out: &mut Vec<(LogicalAddr, Vec<u8>)>,
 ) -> Result<()> {
     let size = files.store().volume().csum_type().size_bytes();
+    let sector = files.sector_bytes();
     let (start, end) = (range.0.get(), range.0.get() + range.1);
     let mut take = |key: &Key, item: &[u8]| -> Result<()> {
         let blocks = (item.len() / size) as u64;
         let item_end = key
             .offset
-            .checked_add(blocks * BLOCK)
-            .filter(|_| key.offset.is_multiple_of(BLOCK));
+            .checked_add(blocks * sector)
+            .filter(|_| key.offset.is_multiple_of(sector));
         let item_end = item_end.ok_or_else(|| corrupt(log, format!("checksum item {key} is malformed")))?;
         let (from, to) = (key.offset.max(start), item_end.min(end));
         if from < to {
-            let slot = |addr: u64| ((addr - key.offset) / BLOCK) as usize * size;
+            let slot = |addr: u64| ((addr - key.offset) / sector) as usize * size;
             out.push((LogicalAddr(from), item[slot(from)..slot(to)].to_vec()));
         }
         Ok(())
@@ -158,22 +159,23 @@ pub(crate) fn load_logged_sums(
 /// these blocks.
 pub(crate) fn put_sums(files: &Files, batch: &mut Batch, mut runs: Vec<(LogicalAddr, Vec<u8>)>) -> Result<()> {
     let size = files.store().volume().csum_type().size_bytes();
+    let sector = files.sector_bytes();
     runs.sort_by_key(|(addr, _)| *addr);
     // Files that share an extent bring its checksums several times.
     let mut end = 0_u64;
     for (addr, sums) in &mut runs {
-        let skip = end.saturating_sub(addr.get()) / BLOCK;
+        let skip = end.saturating_sub(addr.get()) / sector;
         let skip_bytes = (usize::try_from(skip).unwrap_or(usize::MAX).saturating_mul(size)).min(sums.len());
         sums.drain(..skip_bytes);
-        *addr = LogicalAddr(addr.get() + skip * BLOCK);
+        *addr = LogicalAddr(addr.get() + skip * sector);
         if !sums.is_empty() {
-            end = addr.get() + (sums.len() / size) as u64 * BLOCK;
+            end = addr.get() + (sums.len() / size) as u64 * sector;
         }
     }
     runs.retain(|(_, sums)| !sums.is_empty());
-    let bytes_of = |sums: &Vec<u8>| (sums.len() / size) as u64 * BLOCK;
+    let bytes_of = |sums: &Vec<u8>| (sums.len() / size) as u64 * sector;
     let ranges: Vec<_> = runs.iter().map(|(addr, sums)| (*addr, bytes_of(sums))).collect();
-    for (key, edit) in removal_edits(files.csum_tree(), size, BLOCK, &ranges)? {
+    for (key, edit) in removal_edits(files.csum_tree(), size, sector, &ranges)? {
         match edit {
             Some(bytes) => batch.put(files.csum_tree(), key, bytes),
             None => batch.delete(files.csum_tree(), key),

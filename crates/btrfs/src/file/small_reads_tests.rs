@@ -116,7 +116,7 @@ fn so_are_those_of_many_files_that_are_read_by_turns() {
 #[test]
 fn what_is_being_read_is_not_dropped_for_what_was_read_once() {
     let bench = files(40, 1);
-    let shared = FileShared::with_memory(0);
+    let shared = FileShared::with_memory(0, crate::block::BLOCK_BYTES);
     let id = |file: usize| extents(&bench.inode(file))[0];
     let data = |file: usize| Arc::new(vec![file as u8; EXTENT]);
     for file in 0..40 {

@@ -181,9 +181,14 @@ impl Fs {
 
     /// Attributes with the number that callers see.
     fn attr(&self, inode: &Inode) -> Attr {
+        let attr = inode.vfs_attr();
+        let sector_bytes = self.mount.store().volume().sectorsize_bytes();
         Attr {
             ino: self.numbering.shown_of(inode),
-            ..inode.vfs_attr()
+            blksize: sector_bytes,
+            // In whole blocks already, which are smaller than other sectors.
+            blocks_512: attr.blocks_512.next_multiple_of(u64::from(sector_bytes) / 512),
+            ..attr
         }
     }
 }

@@ -13,6 +13,7 @@ use btrfs_store::volume::Volume;
 use cowshed_runtime::lock::Mutex;
 
 use super::inode::Inode;
+use crate::block::BLOCK_BYTES;
 use crate::compression::compress::Encoders;
 use crate::compression::decompress::{COMPRESSED_EXTENT_BYTES_MAX, Decoders};
 use crate::pagecache::{DataState, Failures};
@@ -115,7 +116,7 @@ impl Default for FileShared {
             listener: Listener::default(),
             no_holes: OnceLock::new(),
             encoders: Encoders::default(),
-            decoders: Decoders::default(),
+            decoders: Decoders::new(BLOCK_BYTES),
         }
     }
 }
@@ -132,11 +133,12 @@ impl FileShared {
             .get_or_init(|| volume.superblock().incompat_flags.get() & incompat::NO_HOLES != 0)
     }
 
-    /// For files that may use so much memory for changes.
-    pub(crate) fn with_memory(bytes_max: u64) -> Self {
+    /// For files that may use so much memory for changes, on a volume of such sectors.
+    pub(crate) fn with_memory(bytes_max: u64, sector_bytes: u32) -> Self {
         let extents = bytes_max / DECOMPRESSED_SHARES / COMPRESSED_EXTENT_BYTES_MAX as u64;
         let shared = Self {
             decompressed_max: (extents as usize).clamp(*DECOMPRESSED_MAX.start(), *DECOMPRESSED_MAX.end()),
+            decoders: Decoders::new(sector_bytes),
             ..Self::default()
         };
         shared.set_dirty_bytes_max(bytes_max.min(DIRTY_BYTES_MAX_DEFAULT));
@@ -244,7 +246,7 @@ mod tests {
             (8 << 30, 256 * MIB, 64 * MIB),
             (0, 0, MIB),
         ] {
-            let shared = FileShared::with_memory(memory_bytes);
+            let shared = FileShared::with_memory(memory_bytes, BLOCK_BYTES);
             assert_eq!(shared.compressed_group_bytes_max(), group_bytes);
             shared.add_dirty(dirty_bytes);
             assert!(!shared.is_over_limit());

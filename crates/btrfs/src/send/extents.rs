@@ -10,7 +10,7 @@ use btrfs_stream::{Command, Version, compression};
 use super::Sender;
 use super::clones::Owner;
 use super::side::Result;
-use crate::block::{round_down, round_up};
+use crate::block::round_up;
 use crate::diff::changes::{self, Changed};
 use crate::diff::paths::path_in;
 use crate::diff::ranges::{self, Map, Piece};
@@ -65,7 +65,8 @@ impl<W: Write> Sender<'_, W> {
             size: new.size,
         };
         if !changed.is_made()
-            && let Some(tail) = ranges::uncovered(&self.new.subvol, file.ino, (size, new.size))?
+            && let Some(tail) =
+                ranges::uncovered(&self.new.subvol, file.ino, (size, new.size), self.reader.sector_bytes())?
         {
             self.put_data(&file, &tail)?;
             (size, is_written) = (tail.end, true);
@@ -223,13 +224,13 @@ impl<W: Write> Sender<'_, W> {
             let Some(item) = changes::inode(&subvol.tree, spot.ino)? else {
                 continue;
             };
-            // The end of the source may be in the middle of a block: only there may the copy end in
+            // The end of the source may be in the middle of a sector: only there may the copy end in
             // one.
             let left = left.min(item.size.get().saturating_sub(offset));
             let mut len = left.min(range.end - range.start);
             let is_at_both_ends = offset + len == item.size.get() && range.start + len == file.size;
             if !is_at_both_ends {
-                len = round_down(len);
+                len -= len % self.reader.sector_bytes();
             }
             if len == 0 || item.nlink.get() == 0 {
                 continue;
@@ -261,7 +262,7 @@ impl<W: Write> Sender<'_, W> {
         })?;
         let how = match disk.compression {
             on_disk::ZLIB => compression::ZLIB,
-            on_disk::LZO => compression::LZO_4K,
+            on_disk::LZO => compression::lzo(self.reader.sector_bytes()),
             on_disk::ZSTD => compression::ZSTD,
             _ => return Err(cowshed_vfs::Error::Corrupt.into()),
         };

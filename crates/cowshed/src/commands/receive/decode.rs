@@ -21,6 +21,7 @@ pub struct Encoding {
 /// Decodes extents, one at a time.
 #[derive(Default)]
 pub struct Extents {
+    /// For one size of sectors at a time, which LZO depends on.
     decoder: Decoder,
     decoded: Vec<u8>,
 }
@@ -35,12 +36,9 @@ impl Extents {
             sent::NONE => return part(data, how),
             sent::ZLIB => stored::ZLIB,
             sent::ZSTD => stored::ZSTD,
-            sent::LZO_4K => stored::LZO,
-            other if (sent::LZO_4K..=sent::LZO_64K).contains(&other) => {
-                bail!(
-                    "LZO for sectors of {} KiB is not supported",
-                    4 << (other - sent::LZO_4K)
-                )
+            lzo @ sent::LZO_4K..=sent::LZO_64K => {
+                self.decoder.set_sector_bytes(4096 << (lzo - sent::LZO_4K));
+                stored::LZO
             }
             other => bail!("compression {other} is unknown"),
         };
@@ -109,7 +107,7 @@ mod tests {
             },
             "encryption 4 is unknown",
         );
-        refused(&how(5), "LZO for sectors of 16 KiB is not supported");
+        refused(&how(5), "does not decompress");
         refused(&how(8), "compression 8 is unknown");
         refused(&how(sent::ZLIB), "does not decompress");
         refused(&Encoding { len: 1 << 20, ..how(1) }, "an extent of 1048576 bytes");
