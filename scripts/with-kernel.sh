@@ -84,6 +84,9 @@ $b mount -t 9p -o ro,trans=virtio,version=9p2000.L,msize=262144,cache=loose root
 $b mount -t tmpfs -o size=90% none /rw; $b mkdir /rw/up /rw/work
 $b mount -t overlay -o lowerdir=/host@ROOT@,upperdir=/rw/up,workdir=/rw/work none /new || $b poweroff -f
 for d in proc sys dev; do $b mount -o move /$d /new/$d; done
+# Of its own, as after each start of a machine: Linux lists some directories of 9p below an overlay
+# without end.
+$b mount -t tmpfs none /new/run
 $b mkdir -p /new/dev/shm /new/dev/pts /new/run/out; $b mount -t tmpfs -o size=90% none /new/dev/shm
 $b mount -t devpts none /new/dev/pts
 $b mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,cache=none out /new/run/out || $b poweroff -f
@@ -92,8 +95,10 @@ $b ip link set lo up 2>/dev/null
   $b mkdir -p "/new$dir" /rw/of"$dir" /rw/at"$dir"
   $b mount -t overlay -o "lowerdir=/host$dir,upperdir=/rw/of$dir,workdir=/rw/at$dir" none "/new$dir"
 done </new/run/out/.shared
-$b chroot /new /bin/bash /run/out/.command </dev/null >/new/dev/hvc0 2>&1
-echo $? >/new/run/out/.status
+# Moved onto the root: a process below a mere chroot may make no user namespace.
+cd /new; $b mount -o move . /
+$b chroot . /bin/bash /run/out/.command <dev/null >dev/hvc0 2>&1
+echo $? >run/out/.status
 $b sync; $b poweroff -f
 INIT
 sed -i "s|@ROOT@|${root%/}|" "$init/init"

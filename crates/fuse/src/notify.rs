@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use cowshed_vfs::{Caches, Error, Held, NodeId, Remembered, Result};
 use parking_lot::Mutex;
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::thread::gettid;
 
 use crate::server::{DropPages, InFlight};
@@ -184,6 +185,14 @@ fn drop_content(notifier: &Notifier, node: NodeId, ranges: Vec<Range<u64>>) {
     }
 }
 
+/// The inode that a descriptor leads to, where `fdinfo` does not name it: before Linux 5.14. The
+/// mount is not asked.
+fn inode_of_descriptor(pid: u32, fd: i64) -> Result<u64> {
+    let link = format!("/proc/{pid}/fd/{fd}");
+    let found = statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::INO);
+    found.map(|found| found.stx_ino).map_err(|_| Error::NotSupported)
+}
+
 impl DropPages for KernelCaches {
     fn drop_then(&self, node: NodeId, range: Range<u64>, then: Box<dyn FnOnce() + Send>) {
         self.will_not_wait();
@@ -304,14 +313,13 @@ impl Caches for KernelCaches {
             let line = about.lines().find_map(|line| line.strip_prefix(name));
             line.map(str::trim)
         };
-        let (Some(mount), Some(inode)) = (field("mnt_id:"), field("ino:")) else {
-            return Err(Error::NotSupported);
-        };
+        let mount = field("mnt_id:").ok_or(Error::NotSupported)?;
         let table = read("mountinfo".into()).map_err(|_| Error::NotSupported)?;
         let mut lines = table.lines().map(|line| line.split(' '));
         let found = lines.find_map(|mut fields| (fields.next() == Some(mount)).then(|| fields.nth(1)));
-        match found.flatten() {
-            Some(found) if found == device => inode.parse().map_err(|_| Error::NotSupported),
+        match (found.flatten(), field("ino:")) {
+            (Some(found), Some(inode)) if found == device => inode.parse().map_err(|_| Error::NotSupported),
+            (Some(found), None) if found == device => inode_of_descriptor(pid, fd),
             _ => Err(Error::CrossDevice),
         }
     }
@@ -327,5 +335,22 @@ impl Caches for KernelCaches {
         let status = String::from_utf8_lossy(&page[..bytes]);
         let line = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
         u32::from_str_radix(line.trim(), 8).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd as _;
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::*;
+
+    #[test]
+    fn inode_of_a_descriptor_is_found_without_its_number_in_fdinfo() {
+        let file = tempfile::tempfile().unwrap();
+        let pid = std::process::id();
+        let found = inode_of_descriptor(pid, file.as_raw_fd().into());
+        assert_eq!(found, Ok(file.metadata().unwrap().ino()));
+        assert_eq!(inode_of_descriptor(pid, 1 << 30), Err(Error::NotSupported));
     }
 }

@@ -106,6 +106,21 @@ pub fn names_that_expire() -> Option<()> {
     linux((6, 16), "expires names of FUSE mounts")
 }
 
+/// Linux that asks FUSE mounts for files without a name (`O_TMPFILE`).
+pub fn nameless_files() -> Option<()> {
+    linux((6, 1), "passes O_TMPFILE on to FUSE mounts")
+}
+
+/// Linux that asks FUSE mounts for the time of birth.
+pub fn birth_times() -> Option<()> {
+    linux((6, 6), "passes statx on to FUSE mounts")
+}
+
+/// Linux that lets FUSE mounts zero ranges.
+pub fn zeroed_ranges() -> Option<()> {
+    linux((5, 14), "passes FALLOC_FL_ZERO_RANGE on to FUSE mounts")
+}
+
 /// Linux of this version or later, which does something.
 fn linux(version: (u32, u32), does: &str) -> Option<()> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();

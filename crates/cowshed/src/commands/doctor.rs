@@ -36,6 +36,7 @@ pub fn run(_args: &DoctorArgs) -> Result<u8> {
         .find(|path| fs::metadata(path).is_ok());
     let findings = [
         Finding::new("kernel", kernel()),
+        lacks_finding(&release()),
         device_finding(device),
         helper_finding(helper, is_root),
         transport_finding(&cowshed_fuse::uring_available()),
@@ -48,8 +49,42 @@ pub fn run(_args: &DoctorArgs) -> Result<u8> {
 }
 
 fn kernel() -> String {
-    let read = |name: &str| fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
-    format!("{} {}", read("ostype").trim(), read("osrelease").trim())
+    let ostype = fs::read_to_string("/proc/sys/kernel/ostype").unwrap_or_default();
+    format!("{} {}", ostype.trim(), release())
+}
+
+fn release() -> String {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    release.trim().to_owned()
+}
+
+/// What Linux passes on to mounts from a version on.
+const SINCE: [((u32, u32), &str); 6] = [
+    ((5, 14), "fallocate that zeroes"),
+    ((6, 1), "O_TMPFILE"),
+    ((6, 6), "the time of birth"),
+    ((6, 8), "fanotify with file ids"),
+    ((6, 16), "several mounts of the same files"),
+    ((6, 18), "sync(1) and syncfs(2)"),
+];
+
+/// By the version alone: distributors take features over into older kernels.
+fn lacks_finding(release: &str) -> Finding {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
+        return Finding::new("lacks", "not known: the version is not a number");
+    };
+    let later = SINCE.iter().filter(|(since, _)| *since > (major, minor));
+    let lacks: Vec<_> = later
+        .map(|((major, minor), what)| format!("{what} ({major}.{minor})"))
+        .collect();
+    match lacks.is_empty() {
+        true => Finding::new("lacks", "nothing"),
+        false => Finding::new(
+            "lacks",
+            format!("{}; unless its distributor added them", lacks.join(", ")),
+        ),
+    }
 }
 
 fn device_finding(opened: io::Result<()>) -> Finding {
@@ -92,6 +127,23 @@ fn sync_finding(is_root: bool) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_an_old_kernel_lacks_is_said_by_its_version() {
+        let lacks = |release| lacks_finding(release).text;
+        assert_eq!(lacks("6.18.1"), "nothing");
+        assert_eq!(lacks("7.0-rc1"), "nothing");
+        let new = lacks("6.12.111+deb12-amd64");
+        assert!(
+            new.starts_with("several mounts of the same files (6.16), sync(1)"),
+            "{new}"
+        );
+        let old = lacks("5.10.0-46-amd64");
+        for (_, what) in SINCE {
+            assert!(old.contains(what), "no {what} in: {old}");
+        }
+        assert!(lacks("unknown").contains("not known"));
+    }
 
     #[test]
     fn what_hinders_is_said_with_what_helps() {

@@ -105,8 +105,15 @@ fn python(dir: &Path, script: &str, other: &Path) -> String {
     run_in(dir, "python3", &["-c", &format!("{HEAD}{script}"), ".", &other]).unwrap()
 }
 
+/// Deleting the empty name, or `.`, is `EACCES` on Linux 6.18 and `EINVAL` on 5.10.
+fn is_of_an_old_kernel(ours: &str, theirs: &str) -> bool {
+    let is_old = cowshed_harness::kernel::kernel_version() < (6, 18);
+    is_old && ours.starts_with("delete ") && ours.ends_with(" EACCES") && theirs.ends_with(" EINVAL")
+}
+
 fn assert_same_lines(ours: &str, theirs: &str) {
-    let differing: Vec<_> = ours.lines().zip(theirs.lines()).filter(|(a, b)| a != b).collect();
+    let lines = ours.lines().zip(theirs.lines());
+    let differing: Vec<_> = lines.filter(|(a, b)| a != b && !is_of_an_old_kernel(a, b)).collect();
     assert!(differing.is_empty(), "ours, the kernel's: {differing:#?}");
     assert_eq!(ours.lines().count(), theirs.lines().count());
 }

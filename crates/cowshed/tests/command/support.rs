@@ -102,7 +102,9 @@ impl Scratch {
         let dir = cowshed_harness::scratch_dir().unwrap();
         let image = dir.path().join("volume.img");
         let scratch = Scratch { dir, image };
-        run("mkfs -q -b 256m {}", &[&scratch.image]).ok();
+        // Kernels before 6.1 could only read one with a tree of block groups.
+        let options = cowshed_harness::kernel::mkfs_options().join(" ");
+        run(&format!("mkfs -q -b 256m {options} {{}}"), &[&scratch.image]).ok();
         scratch
     }
 

@@ -66,6 +66,18 @@ impl Agreed {
         is_block_device && self.minor >= SYNCFS_MINOR
     }
 
+    /// Does the server decide which callers keep set-id bits when they change contents? Linux 5.11
+    /// and later decides, and marks the requests of callers that may not keep them.
+    pub fn judges_set_ids(&self) -> bool {
+        self.flags.contains(InitFlags::HANDLE_KILLPRIV)
+    }
+
+    /// Does the server decide whether an access list takes set-group-id away? Linux 5.13 and later
+    /// decides, and marks the request. A file system that checks permissions decides by itself.
+    pub fn judges_access_lists(&self) -> bool {
+        self.checks == PermissionChecks::FrontEnd && !self.flags.contains(InitFlags::SETXATTR_EXT)
+    }
+
     pub fn skips_opendir(&self) -> bool {
         self.capabilities.stateless_opendir && self.flags.contains(InitFlags::NO_OPENDIR_SUPPORT)
     }
@@ -100,6 +112,13 @@ pub fn agree(kernel: &InitInShort, flags2: u32, wishes: &Wishes, capabilities: C
     wanted.set(
         InitFlags::POSIX_ACL,
         capabilities.posix_acl && wishes.checks == PermissionChecks::FrontEnd,
+    );
+    // Without either, the kernel removes set-id bits by a SETATTR of the mode before the write. It
+    // comes with the caller's user, which need not be the owner, and leaves set-group-id where the
+    // group may not execute. Not with a cache of written data: the caller of a page is not known.
+    wanted.set(
+        InitFlags::HANDLE_KILLPRIV,
+        !offered.contains(InitFlags::HANDLE_KILLPRIV_V2) && !wishes.writeback_cache,
     );
     wanted.set(InitFlags::EXPORT_SUPPORT, capabilities.file_handles);
     wanted.set(InitFlags::WRITEBACK_CACHE, wishes.writeback_cache);
@@ -220,6 +239,26 @@ mod tests {
             let agreed = agree(&init, flags2, &WISHES, capabilities);
             assert_eq!(agreed.flags.contains(InitFlags::EXPORT_SUPPORT), file_handles);
             assert!(!agreed.flags.contains(InitFlags::NO_EXPORT_SUPPORT));
+        }
+    }
+
+    #[test]
+    fn set_id_bits_are_judged_by_the_server_where_the_kernel_says_nothing() {
+        let without = InitFlags::HANDLE_KILLPRIV_V2 | InitFlags::SETXATTR_EXT;
+        for (offered, judges) in [(InitFlags::all(), false), (InitFlags::all() - without, true)] {
+            let (init, flags2) = kernel(offered, 32);
+            let agreed = agree(&init, flags2, &WISHES, Capabilities::default());
+            assert_eq!(agreed.judges_set_ids(), judges);
+            assert_eq!(agreed.flags.contains(InitFlags::HANDLE_KILLPRIV_V2), !judges);
+            assert_eq!(agreed.judges_access_lists(), judges);
+            let cached = Wishes {
+                writeback_cache: true,
+                ..WISHES
+            };
+            let cached = agree(&init, flags2, &cached, Capabilities::default());
+            assert!(!cached.judges_set_ids(), "written pages have no caller");
+            let checks = PermissionChecks::FileSystem;
+            assert!(!Agreed { checks, ..agreed }.judges_access_lists());
         }
     }
 

@@ -28,6 +28,12 @@ fn open_request(flags: u32, open_flags: u32) -> OpenRequest {
     }
 }
 
+/// Does a change of contents by this caller strip set-id bits although the kernel does not ask for
+/// it?
+fn strips_unasked(agreed: &Agreed, ctx: &Context) -> bool {
+    agreed.judges_set_ids() && !ctx.creds.is_privileged()
+}
+
 /// "Not implemented" would tell the kernel that this succeeds from now on without asking: wrong
 /// where data is at stake.
 pub(super) fn never_skipped(error: Error) -> Error {
@@ -82,8 +88,10 @@ impl Server {
                 out.put(&reply::statx_out(&attr, self.usual_validity(agreed)));
             }
             Operation::Setattr(args) => {
-                let (handle, set) = set_attr(&args);
-                let attr = fs.setattr(&ctx(), node, handle, &set)?;
+                let (handle, mut set) = set_attr(&args);
+                let ctx = ctx();
+                set.kill_suidgid |= set.size_bytes.is_some() && strips_unasked(agreed, &ctx);
+                let attr = fs.setattr(&ctx, node, handle, &set)?;
                 let valid = self.validity(node, self.usual_validity(agreed));
                 out.put(&reply::attr_out(&attr, valid));
             }
@@ -137,11 +145,16 @@ impl Server {
             Operation::Syncfs => fs.syncfs(&ctx(), node).map_err(never_skipped)?,
             Operation::Setxattr { args, name, value } => {
                 let mut flags = SetXattrFlags::from_bits_truncate(args.flags & 3);
-                flags.set(
-                    SetXattrFlags::KILL_SGID,
-                    args.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0,
-                );
-                fs.setxattr(&ctx(), node, name, value, flags)?;
+                let ctx = ctx();
+                let kills_sgid = match name == acl::ACCESS_NAME && agreed.judges_access_lists() {
+                    true => {
+                        let attr = fs.getattr(&ctx, node, None)?;
+                        perm::perm_for_chmod(&ctx.creds, attr.perm, attr.gid) != attr.perm
+                    }
+                    false => args.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0,
+                };
+                flags.set(SetXattrFlags::KILL_SGID, kills_sgid);
+                fs.setxattr(&ctx, node, name, value, flags)?;
             }
             Operation::Getxattr { size, name } => {
                 let bytes = fs.getxattr(&ctx(), node, name, out.room(size))?;
@@ -327,7 +340,9 @@ impl Server {
         // O_APPEND needs nothing where the kernel knows the end of the file: it has put it into the
         // offset, under its own lock.
         let mut flags = WriteFlags::empty();
-        flags.set(WriteFlags::KILL_SUIDGID, wire.contains(WireWriteFlags::KILL_SUIDGID));
+        let strips = wire.contains(WireWriteFlags::KILL_SUIDGID)
+            || !wire.contains(WireWriteFlags::CACHE) && self.agreed().is_some_and(|agreed| strips_unasked(agreed, ctx));
+        flags.set(WriteFlags::KILL_SUIDGID, strips);
         flags.set(WriteFlags::FROM_CACHE, wire.contains(WireWriteFlags::CACHE));
         flags.set(WriteFlags::DIRECT, open.contains(OpenFlags::DIRECT));
         flags.set(WriteFlags::OPENED_TO_APPEND, open.contains(OpenFlags::APPEND));

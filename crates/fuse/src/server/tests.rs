@@ -2,10 +2,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cowshed_vfs::PermissionChecks;
+use cowshed_vfs::acl::{self, Acl};
 use cowshed_vfs::memfs::MemFs;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::*;
+use crate::proto::flags::{SetattrValid, WireWriteFlags};
 use crate::proto::wire::*;
 
 const WISHES: Wishes = Wishes {
@@ -39,12 +41,17 @@ fn call(server: &Server, opcode: Opcode, node: u64, parts: &[&[u8]]) -> (After, 
 }
 
 fn started(fs: Arc<MemFs>, on_panic: Option<OnPanic>) -> Server {
+    started_by(InitFlags::all(), 45, fs, on_panic)
+}
+
+/// By a kernel that has these features and this minor version of the protocol.
+fn started_by(features: InitFlags, minor: u32, fs: Arc<MemFs>, on_panic: Option<OnPanic>) -> Server {
     let server = Server::new(fs, WISHES, 2, on_panic);
     let init = InitIn {
         major: 7,
-        minor: 45,
-        flags: u32::MAX,
-        flags2: u32::MAX,
+        minor,
+        flags: features.bits() as u32,
+        flags2: (features.bits() >> 32) as u32,
         ..Default::default()
     };
     let (after, errno, out) = call(&server, Opcode::Init, 0, &[init.as_bytes()]);
@@ -88,6 +95,91 @@ fn a_file_lives_through_the_protocol() {
     assert_eq!(list.len(), 96, "., .. and f");
     let (after, ..) = call(&server, Opcode::Forget, entry.nodeid, &[1u64.as_bytes()]);
     assert_eq!(after, After::Nothing);
+}
+
+/// As [`call`], by another user than the superuser.
+fn call_as(uid: u32, server: &Server, opcode: Opcode, node: u64, parts: &[&[u8]]) -> (i32, Vec<u8>) {
+    let mut request = bytes(opcode, node, parts);
+    let (header, _) = InHeader::mut_from_prefix(&mut request).unwrap();
+    (header.uid, header.gid) = (uid, uid);
+    let mut data = vec![0; 64 << 10];
+    let (_, reply) = server.handle(0, &request, &mut data, None);
+    let (head, bulk) = reply.body();
+    (reply.errno(), [head, bulk].concat())
+}
+
+/// Before 5.11 Linux does not say whether a caller may keep set-id bits when it writes and
+/// truncates, before 5.13 not when it sets access lists.
+#[test]
+fn set_id_bits_go_although_an_old_kernel_does_not_ask_for_it() {
+    const USER: u32 = 1000;
+    let old = InitFlags::HANDLE_KILLPRIV | InitFlags::POSIX_ACL | InitFlags::DONT_MASK;
+    let server = started_by(old, 32, Arc::default(), None);
+    let create = CreateIn {
+        flags: libc::O_RDWR as u32,
+        mode: 0o100644,
+        ..Default::default()
+    };
+    let (_, errno, out) = call(&server, Opcode::Create, 1, &[create.as_bytes(), b"f\0"]);
+    assert_eq!(errno, 0);
+    let (entry, rest) = EntryOut::read_from_prefix(&out).unwrap();
+    let (fh, node) = (OpenOut::read_from_bytes(rest).unwrap().fh, entry.nodeid);
+    let set = |uid, valid: SetattrValid, mode, size| {
+        let args = SetattrIn {
+            valid: valid.bits(),
+            mode,
+            size,
+            uid: USER,
+            ..Default::default()
+        };
+        let (errno, _) = call_as(uid, &server, Opcode::Setattr, node, &[args.as_bytes()]);
+        assert_eq!(errno, 0);
+    };
+    let write = |uid, write_flags| {
+        let args = WriteIn {
+            fh,
+            size: 1,
+            write_flags,
+            ..Default::default()
+        };
+        assert_eq!(
+            call_as(uid, &server, Opcode::Write, node, &[args.as_bytes(), b"x"]).0,
+            0
+        );
+    };
+    let list = |uid| {
+        let list = Acl::from_mode(0o664).to_bytes();
+        // Without SETXATTR_EXT: no `setxattr_flags`.
+        let (size, flags) = (list.len() as u32, 0u32);
+        let head = [size.to_ne_bytes(), flags.to_ne_bytes()].concat();
+        let parts = [&head[..], acl::ACCESS_NAME, b"\0", &list];
+        assert_eq!(call_as(uid, &server, Opcode::Setxattr, node, &parts).0, 0);
+    };
+    let attrs = GetattrIn::default();
+    let mode = || {
+        let (_, errno, out) = call(&server, Opcode::Getattr, node, &[attrs.as_bytes()]);
+        assert_eq!(errno, 0);
+        AttrOut::read_from_bytes(&out).unwrap().attr.mode & 0o7777
+    };
+    set(0, SetattrValid::UID, 0, 0);
+    let cases: [(&dyn Fn(u32), u32); 4] = [
+        (&|uid| write(uid, 0), 0o664),
+        (&|uid| set(uid, SetattrValid::SIZE, 0, 0), 0o664),
+        (&|uid| list(uid), 0o4664),
+        // Pages of a mapping, of an unknown caller.
+        (&|uid| write(uid, WireWriteFlags::CACHE.bits()), 0o6664),
+    ];
+    for (number, (change, expected)) in cases.into_iter().enumerate() {
+        for (uid, expected) in [(0, 0o6664), (USER, expected)] {
+            set(0, SetattrValid::MODE, 0o6664, 0);
+            change(uid);
+            assert_eq!(
+                format!("{:o}", mode()),
+                format!("{expected:o}"),
+                "case {number} by {uid}"
+            );
+        }
+    }
 }
 
 /// The names of a directory of 300 files in replies of 4 KiB, each with the node that it came with.

@@ -245,12 +245,18 @@ def unnamed():
     case("link a deleted file", lambda: os.link(f"/proc/self/fd/{file}", "back", follow_symlinks=True))
     case("attribute of a deleted file", lambda: os.setxattr(file, "user.k", b"v"))
     os.close(file)
-    for name, more in [("temporary", 0), ("exclusive", os.O_EXCL)]:
+
+    def link(name, more):
         file = os.open(".", os.O_RDWR | os.O_TMPFILE | more, 0o600)
-        os.write(file, b"text")
-        link = lambda: os.link(f"/proc/self/fd/{file}", name, follow_symlinks=True)
-        case(f"link a {name} file", lambda: (link(), read(name), os.stat(name).st_nlink))
-        os.close(file)
+        try:
+            os.write(file, b"text")
+            linked = os.link(f"/proc/self/fd/{file}", name, follow_symlinks=True)
+            return linked, read(name), os.stat(name).st_nlink
+        finally:
+            os.close(file)
+
+    for name, more in [("temporary", 0), ("exclusive", os.O_EXCL)]:
+        case(f"link a {name} file", lambda: link(name, more))
 
 
 def times():
@@ -462,6 +468,7 @@ def whole_volume():
     os.close(watch)
     child = subprocess.Popen(["unshare", "--user", "sleep", "60"])
     while os.readlink(f"/proc/{child.pid}/ns/user") == os.readlink("/proc/self/ns/user"):
+        assert child.poll() is None, "no user namespace can be made here"
         time.sleep(0.01)
     for ids in "uid_map", "gid_map":
         write(f"/proc/{child.pid}/{ids}", b"0 100000 65536")

@@ -113,6 +113,16 @@ pub fn make_shared_dir(root: &Path) -> PathBuf {
     dir
 }
 
+/// Whether this kernel passes the operation of this name on to the mount. A line says so where it
+/// does not.
+pub fn is_passed_on(name: &str) -> bool {
+    match name {
+        "zero" | "zero and keep the size" => need::zeroed_ranges().is_some(),
+        "create with O_TMPFILE" => need::nameless_files().is_some(),
+        _ => true,
+    }
+}
+
 /// The kinds of mounts of the superuser: of a block device, and not, and without requests for
 /// opens.
 pub const KINDS: [&str; 3] = ["suid", "suid,noloop", "suid,no_open"];

@@ -192,6 +192,7 @@ fn plain_umount_of_one_of_two_mounts_leaves_the_other() {
 
 #[test]
 fn changes_are_seen_through_the_other_mount_at_once() {
+    let Some(()) = need::names_that_expire() else { return };
     let Some(()) = can_mount() else { return };
     let volume = Volume::new(2);
     let (all, sub) = (&volume.dirs[0], &volume.dirs[1]);
@@ -255,6 +256,7 @@ fn changes_are_seen_through_the_other_mount_at_once() {
 /// 400 random operations through two mounts (more with COWSHED_STEPS), a seed that is printed.
 #[test]
 fn random_operations_through_two_mounts_agree_with_a_model() {
+    let Some(()) = need::names_that_expire() else { return };
     let Some(()) = can_mount() else { return };
     for tool in ["python3", "fallocate"] {
         let Some(()) = need::tool(tool) else { return };
@@ -319,6 +321,7 @@ fn work(dir: &Path, side: usize, rounds: usize) -> std::io::Result<()> {
 
 #[test]
 fn concurrent_work_through_two_mounts_ends_and_nothing_is_lost() {
+    let Some(()) = need::names_that_expire() else { return };
     let Some(()) = can_mount() else { return };
     let volume = Volume::new(2);
     let (all, sub) = (volume.dirs[0].join("@"), volume.dirs[1].clone());
@@ -391,6 +394,7 @@ fn options_of_the_whole_volume_that_differ_are_refused_by_name() {
 
 #[test]
 fn each_mount_is_read_only_by_itself() {
+    let Some(()) = need::names_that_expire() else { return };
     let Some(()) = can_mount() else { return };
     let volume = Volume::new(2);
     let (writable, read_only) = (&volume.dirs[0], &volume.dirs[1]);
@@ -436,6 +440,7 @@ fn each_mount_is_read_only_by_itself() {
 
 #[test]
 fn mounted_subvolume_cannot_be_deleted() {
+    let Some(()) = need::names_that_expire() else { return };
     let Some(()) = can_mount() else { return };
     let volume = Volume::new(2);
     let top = &volume.dirs[0];
@@ -455,6 +460,7 @@ fn mounted_subvolume_cannot_be_deleted() {
 
 #[test]
 fn foreground_mounts_end_with_their_own_mount() {
+    let Some(()) = need::names_that_expire() else { return };
     let Some(()) = can_mount() else { return };
     let volume = Volume::new(3);
     let mount = |options: &str, dir: usize| foreground_with(&["-o", options], volume.image(), &volume.dirs[dir]);
@@ -500,6 +506,7 @@ fn sigterm_ends_all_mounts_and_commits() {
 
 #[test]
 fn mounts_that_begin_at_the_same_time_share_one_process() {
+    let Some(()) = need::names_that_expire() else { return };
     let Some(()) = can_mount() else { return };
     const MOUNTS: usize = 6;
     let volume = Volume::new(MOUNTS);
@@ -526,6 +533,7 @@ fn mounts_that_begin_at_the_same_time_share_one_process() {
 
 #[test]
 fn block_device_is_mounted_twice() {
+    let Some(()) = need::names_that_expire() else { return };
     let Some(()) = can_mount() else { return };
     let Some(()) = need::loop_devices() else { return };
     let volume = Volume::new(3);
@@ -545,6 +553,7 @@ fn block_device_is_mounted_twice() {
 
 #[test]
 fn killed_process_takes_both_mounts_along_and_the_volume_is_right() {
+    let Some(()) = need::names_that_expire() else { return };
     let Some(()) = can_mount() else { return };
     for round in 0..3 {
         let volume = Volume::new(2);
@@ -615,6 +624,7 @@ fn killed_process_takes_both_mounts_along_and_the_volume_is_right() {
 
 #[test]
 fn other_users_are_refused_and_an_ordinary_user_mounts_twice() {
+    let Some(()) = need::names_that_expire() else { return };
     let Some(()) = can_mount() else { return };
     for program in ["fusermount3", "setpriv", "unshare"] {
         let Some(()) = need::tool(program) else { return };
