@@ -87,9 +87,14 @@ pub(crate) fn check_volume_writable(files: &Files) -> Result<()> {
     Ok(())
 }
 
-/// The inode can be changed at all.
+/// The inode can be changed at all. In a deleted subvolume only what is no directory: a program that
+/// has a file open goes on with it.
 pub(crate) fn check_writable(files: &Files, inode: &Inode) -> Result<()> {
-    if inode.subvol.is_read_only() {
+    let is_fixed = match inode.is_dir() {
+        true => inode.subvol.is_read_only(),
+        false => inode.subvol.has_read_only_flag(),
+    };
+    if is_fixed {
         return Err(Error::Store(StoreError::ReadOnly));
     }
     check_volume_writable(files)

@@ -97,8 +97,8 @@ pub struct Subvol {
     pub(crate) tree: Arc<Tree>,
     pub(crate) root_ino: ObjectId,
     pub(crate) read_only: AtomicBool,
-    /// Its name is gone: nothing in it changes any more, and it is dropped when nothing in it is in
-    /// use.
+    /// Its name is gone: no directory in it changes any more, and it is dropped when nothing in it is
+    /// in use.
     pub(crate) dead: AtomicBool,
     /// The next inode number; 0 while it is not known.
     pub(crate) next_ino: AtomicU64,
@@ -111,8 +111,13 @@ pub struct Subvol {
 }
 
 impl Subvol {
+    /// No name in it changes.
     pub(crate) fn is_read_only(&self) -> bool {
-        self.read_only.load(Ordering::Acquire) || self.is_dead()
+        self.has_read_only_flag() || self.is_dead()
+    }
+    /// Nothing in it changes.
+    pub(crate) fn has_read_only_flag(&self) -> bool {
+        self.read_only.load(Ordering::Acquire)
     }
     /// Its name is gone.
     pub(crate) fn is_dead(&self) -> bool {

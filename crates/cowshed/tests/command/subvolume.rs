@@ -244,3 +244,121 @@ fn deleted_subvolume_stays_while_a_process_is_in_it_and_goes_before_its_data_is_
 fn subvolumes_are_not_listed_where_there_is_no_btrfs() {
     run("subvolume list /proc", &[]).fails(&["not a btrfs filesystem: /proc"]);
 }
+
+/// What a program does with files that it has open when their subvolume is deleted.
+const GO_ON: &str = r#"
+import mmap, os
+def say(name, call):
+    try: print(name, call())
+    except OSError as error: print(name, error.errno)
+names = ["d/f", "d/g"]
+f, g = (os.open(name, os.O_RDWR) for name in names)
+mapping = mmap.mmap(g, 10000)
+mapping[0] = 65
+delete("d")
+say("write", lambda: os.pwrite(f, b"abc", 0))
+say("append", lambda: os.pwrite(f, b"z" * 200000, 10000))
+say("fsync", lambda: os.fsync(f))
+say("read", lambda: os.pread(f, 4, 0) + os.pread(f, 3, 209997))
+say("truncate", lambda: os.ftruncate(f, 100))
+say("size", lambda: os.fstat(f).st_size)
+say("fchmod", lambda: os.fchmod(f, 0o600))
+say("times", lambda: os.utime(f, (1, 1)))
+say("attribute", lambda: os.setxattr(f, "user.a", b"1"))
+say("punch", lambda: os.posix_fallocate(f, 0, 100000))
+say("msync", lambda: mapping.flush())
+mapping[5000] = 66
+say("msync again", lambda: mapping.flush())
+say("mapped", lambda: os.pread(g, 1, 0) + os.pread(g, 1, 5000))
+sync()
+mapping[0] = 67
+mapping.close()
+os.close(g)
+os.close(f)
+sync()
+"#;
+
+#[test]
+fn files_that_are_open_in_a_deleted_subvolume_are_changed_as_on_the_kernels_btrfs() {
+    let Some(Mounted { scratch, mnt }) = mounted() else {
+        return;
+    };
+    let Some(()) = need::tool("python3") else { return };
+    let _guard = Guard(&mnt);
+    let go_on = |dir: &std::path::Path, command: &str| {
+        fs::write(dir.join("d/f"), [b'x'; 10_000]).unwrap();
+        fs::write(dir.join("d/g"), [b'x'; 10_000]).unwrap();
+        let head = format!(
+            "import subprocess\ndef delete(name): subprocess.check_call([{command:?}, 'subvolume', 'delete', name], \
+             stdout=subprocess.DEVNULL)\ndef sync(): subprocess.check_call(['sync', '-f', '.'])\n"
+        );
+        cowshed_harness::run_in(dir, "python3", &["-c", &format!("{head}{GO_ON}")]).unwrap()
+    };
+    run("subvolume create {}", &[&mnt.join("d")]).ok();
+    let ours = go_on(&mnt, crate::support::COWSHED);
+    if need::kernel_btrfs().is_some() {
+        let kernel = KernelVolume::make(&Default::default()).unwrap();
+        let theirs = kernel.with_mount(|dir| {
+            cowshed_harness::run_in(dir, "btrfs", &["subvolume", "create", "d"])?;
+            Ok(go_on(dir, "btrfs"))
+        });
+        assert_eq!(ours, theirs.unwrap());
+    }
+    within(Duration::from_secs(20), "the deleted one is dropped", || {
+        run("subvolume list -d {}", &[&mnt]).text().is_empty()
+    });
+    unmount(&mnt);
+    crate::support::assert_clean_for_both(&scratch.image);
+}
+
+/// Programs write on while the subvolume goes, and let go of their files one by one.
+#[test]
+fn writers_in_a_deleted_subvolume_leave_nothing_behind() {
+    let Some(Mounted { scratch, mnt }) = mounted() else {
+        return;
+    };
+    let _guard = Guard(&mnt);
+    let used = || {
+        let space = rustix::fs::statfs(&mnt).unwrap();
+        (space.f_blocks - space.f_bfree) * 4096
+    };
+    run("sync {}", &[&mnt]).ok();
+    let before = used();
+    for round in 0..20_u64 {
+        let dir = mnt.join(format!("d{round}"));
+        run("subvolume create {}", &[&dir]).ok();
+        let end = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for n in 0..4_u64 {
+                let (dir, end) = (&dir, &end);
+                scope.spawn(move || {
+                    let file = File::create(dir.join(n.to_string())).unwrap();
+                    let mut at = 0;
+                    while !end.load(std::sync::atomic::Ordering::Relaxed) || at < 1 << 20 {
+                        std::os::unix::fs::FileExt::write_all_at(&file, &[7; 30_000], at % (4 << 20)).unwrap();
+                        at += 50_000;
+                        if at % 1_000_000 == 0 && n == round % 4 {
+                            file.sync_all().unwrap();
+                        }
+                    }
+                    std::thread::sleep(Duration::from_millis(n * 20));
+                });
+            }
+            std::thread::sleep(Duration::from_millis(10 + 5 * (round % 5)));
+            run("subvolume delete {}", &[&dir]).ok();
+            if round % 3 == 0 {
+                run("sync {}", &[&mnt]).ok();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            end.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    }
+    within(Duration::from_secs(30), "all are dropped", || {
+        run("subvolume list -d {}", &[&mnt]).text().is_empty()
+    });
+    run("sync {}", &[&mnt]).ok();
+    let left = used().saturating_sub(before);
+    assert!(left < 2 << 20, "{left} bytes are in use");
+    unmount(&mnt);
+    crate::support::assert_clean_for_both(&scratch.image);
+}

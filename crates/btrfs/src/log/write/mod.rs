@@ -92,6 +92,8 @@ struct Request {
     ino: ObjectId,
     scope: Scope,
     in_place: bool,
+    /// In a deleted subvolume, whose tree no replay would look for.
+    is_dead: bool,
 }
 
 impl Request {
@@ -101,6 +103,7 @@ impl Request {
             ino: inode.ino,
             scope,
             in_place: inode.flags() & flags::NODATACOW != 0,
+            is_dead: inode.subvol.is_dead(),
         }
     }
 }
@@ -220,6 +223,9 @@ fn log_all(files: &Files, log: &Log, requests: &[Request]) -> Step<()> {
         let _gate = files.store().txn().exclude();
         if state.is_broken || files.names().is_off() {
             return Err(Stop::Commit("logs are off in this transaction"));
+        }
+        if requests.iter().any(|request| request.is_dead) {
+            return Err(Stop::Commit("the subvolume is deleted"));
         }
         if files.store().space().has_new_chunk() {
             return Err(Stop::Commit("a chunk was made"));
