@@ -1,8 +1,10 @@
 //! The command line: its commands, its help, and the way to each command.
 
 use anyhow::Result;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+#[cfg(not(target_os = "linux"))]
+use crate::commands::no_mounts;
 use crate::commands::{
     btrfs, build, cat, check, diff, docs, doctor, extents, files, inspect, ls, mkfs, mount, receive, send, stat, sync,
     umount,
@@ -100,6 +102,25 @@ pub enum Command {
     Man(Lazy<docs::ManArgs>),
 }
 
+/// The command line as this system has it.
+pub fn command() -> clap::Command {
+    let command = Cli::command();
+    #[cfg(not(target_os = "linux"))]
+    let command = no_mounts::without_mounts(command);
+    command
+}
+
+/// The command line of this process. One that is wrong ends the process, with what is wrong.
+///
+/// # Errors
+/// A command that this system does not have.
+pub fn parse() -> Result<Cli> {
+    #[cfg(not(target_os = "linux"))]
+    no_mounts::refuse(std::env::args_os().nth(1).as_deref())?;
+    let parsed = Cli::from_arg_matches_mut(&mut command().get_matches());
+    Ok(parsed.unwrap_or_else(|wrong| wrong.format(&mut command()).exit()))
+}
+
 /// Runs the command that was asked for. Returns its exit code.
 pub fn run(cli: &Cli) -> Result<u8> {
     match &cli.command {
@@ -130,7 +151,7 @@ pub fn run(cli: &Cli) -> Result<u8> {
         Command::Compsize(args) => extents::compsize::run(args),
         Command::Defrag(args) => extents::defrag::run(args),
         Command::Doctor(args) => doctor::run(args),
-        Command::Completions(args) => docs::completions(args, Cli::command()),
-        Command::Man(args) => docs::man(args, Cli::command()),
+        Command::Completions(args) => docs::completions(args, command()),
+        Command::Man(args) => docs::man(args, command()),
     }
 }

@@ -3,9 +3,12 @@
 // They panic where the reader of the output is gone, in the midst of a change: people::say does
 // not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
+// Elsewhere, what mounts alone use is not used: there are none.
+#![cfg_attr(not(target_os = "linux"), allow(dead_code))]
 
 mod cli;
 mod commands;
+#[cfg(target_os = "linux")]
 mod daemon;
 mod devices;
 mod ioctl;
@@ -15,20 +18,23 @@ mod log;
 mod memory;
 mod mount_help;
 mod mount_options;
+#[cfg(target_os = "linux")]
 mod mounts;
 mod people;
+mod sys;
 mod unfinished;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use commands::{btrfs, mkfs, mount_helper};
+#[cfg(target_os = "linux")]
+use commands::mount_helper;
+use commands::{btrfs, mkfs};
 
 fn main() -> ExitCode {
     memory::join_freed_memory_at_once();
     let mut words = std::env::args_os();
     let program = words.next();
+    #[cfg(target_os = "linux")]
     if mount_helper::is_named(program.as_deref()) {
         return ExitCode::from(mount_helper::run(words));
     }
@@ -38,8 +44,7 @@ fn main() -> ExitCode {
     if btrfs::is_named(program.as_deref()) || words.next().is_some_and(|word| word == btrfs::NAME) {
         return ExitCode::from(btrfs::run(words));
     }
-    let cli = cli::Cli::parse();
-    match cli::run(&cli) {
+    match cli::parse().and_then(|cli| cli::run(&cli)) {
         Ok(code) => ExitCode::from(code),
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {

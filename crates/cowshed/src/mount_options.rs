@@ -1,6 +1,8 @@
 //! The options of `-o`: parsed once, into what volume, engine, file system and FUSE session take.
 //! Some belong to one format: given for a volume of another one, they are refused by name.
 
+mod front_end;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -12,8 +14,10 @@ use cowshed_btrfs::EngineOptions;
 use cowshed_btrfs::compression::compress::CompressPolicy;
 use cowshed_btrfs::fs::SubvolChoice;
 use cowshed_btrfs::fs::{AtimePolicy, MountOptions as FsOptions};
-use cowshed_fuse::{MountOptions as FuseOptions, TransportChoice};
 use cowshed_vfs::{Error as Errno, Failure};
+
+use crate::sys;
+use front_end::{FuseOptions, TransportChoice};
 
 /// Everything that a mount can be told.
 #[derive(Clone, Debug, Default)]
@@ -491,12 +495,7 @@ fn rescue_text(formats: &formats::Options) -> String {
 
 /// A quarter of the machine's memory, between 64 MiB and 4 GiB.
 fn default_memory_bytes() -> u64 {
-    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total_kib = info
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))
-        .and_then(|rest| rest.split_whitespace().next().and_then(|n| n.parse::<u64>().ok()));
-    (total_kib.unwrap_or(1 << 20) * 1024 / 4).clamp(64 << 20, 4 << 30)
+    (sys::memory_bytes().unwrap_or(1 << 30) / 4).clamp(64 << 20, 4 << 30)
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use std::sync::Once;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::sys;
+
 /// On SIGINT, SIGTERM and SIGHUP, removes what [`cowshed::image::NewFile`] has begun and layouts
 /// that are not complete, and ends the process as the signal would. Signals that the caller
 /// ignores, as nohup(1) does, stay ignored.
@@ -14,10 +16,9 @@ pub fn remove_when_interrupted() {
 }
 
 fn start() {
-    let ignored = ignored_signals();
     let caught = [SIGINT, SIGTERM, SIGHUP]
         .into_iter()
-        .filter(|signal| ignored >> (signal - 1) & 1 == 0);
+        .filter(|signal| !sys::is_ignored(*signal));
     // Without it a file that has a hidden name stays, as after SIGKILL.
     let Ok(mut signals) = Signals::new(caught) else { return };
     let _ = std::thread::Builder::new()
@@ -29,12 +30,4 @@ fn start() {
                 let _ = signal_hook::low_level::emulate_default_handler(signal);
             }
         });
-}
-
-/// A bit for each signal, the lowest for signal 1. None where /proc does not say.
-fn ignored_signals() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .unwrap_or(0)
 }

@@ -4,7 +4,7 @@
 /// uses it.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The numbers of this system. Others than Linux lack two: the nearest that they have.
+/// The numbers of this system. Others than Linux lack two or three: the nearest that they have.
 mod numbers {
     pub(super) use libc::*;
 
@@ -12,6 +12,8 @@ mod numbers {
     pub(super) const ENOKEY: i32 = ENEEDAUTH;
     #[cfg(not(target_os = "linux"))]
     pub(super) const EUCLEAN: i32 = EFTYPE;
+    #[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
+    pub(super) const ENODATA: i32 = ENOATTR;
 }
 
 macro_rules! errors {

@@ -1,4 +1,4 @@
-//! What is mounted where, as this process sees it.
+//! What is mounted where, as this process sees it. Empty on systems other than Linux.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -6,9 +6,7 @@ use std::io;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, StatxFlags, statx};
-
-const MOUNT_INFO: &str = "/proc/self/mountinfo";
+use crate::sys;
 
 /// A line of the mount table.
 #[derive(Debug, PartialEq, Eq)]
@@ -62,7 +60,7 @@ impl Mount {
 
 /// All mounts, in the order in which they were made.
 pub fn all() -> io::Result<Vec<Mount>> {
-    let table = std::fs::read(MOUNT_INFO)?;
+    let table = sys::mount_table()?;
     let lines = table.split(|&byte| byte == b'\n');
     Ok(lines
         .filter_map(|line| Mount::parse(&String::from_utf8_lossy(line)))
@@ -76,8 +74,8 @@ pub fn on(target: &Path) -> io::Result<Option<Mount>> {
 
 /// The mount that a file or directory lies on. Another mount that hides it does not count.
 pub fn mount_of(file: &File) -> io::Result<Option<Mount>> {
-    let stat = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
-    Ok(all()?.into_iter().find(|mount| mount.id == stat.stx_mnt_id))
+    let id = sys::mount_id(file)?;
+    Ok(all()?.into_iter().find(|mount| mount.id == id))
 }
 
 /// The other mounts (bind mounts) of the file system of one.

@@ -12,6 +12,7 @@ use cowshed_vfs_ioctl::wire;
 
 use crate::commands::extents::is_unknown;
 use crate::ioctl;
+use crate::sys;
 
 #[derive(Args, Debug)]
 pub struct SyncArgs {
@@ -36,7 +37,7 @@ pub fn mount_of(path: &Path) -> io::Result<()> {
 /// Syncs the file system of an open file or directory.
 pub fn mount_of_open(file: &File) -> io::Result<()> {
     // What programs have written into mapped files lies with the kernel, and comes to us by this.
-    rustix::fs::syncfs(file)?;
+    sys::sync_file_system(file)?;
     match ioctl::call(file, wire::SYNC, &mut ()) {
         Ok(_) => Ok(()),
         // A file system of the kernel's: it has heard of it.

@@ -18,6 +18,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 use crate::commands::extents;
 use crate::ioctl;
+use crate::sys;
 
 fn put_name(field: &mut [u8], name: &OsStr) -> Result<()> {
     let name = name.as_bytes();
@@ -52,7 +53,7 @@ pub fn delete_by_id(file: &File, id: u64) -> Result<()> {
 
 pub fn snapshot_of(source: &File, dir: &File, name: &OsStr, readonly: bool) -> Result<()> {
     // Linux keeps what programs stored into mapped files until it is asked for it.
-    rustix::fs::syncfs(source)?;
+    sys::sync_file_system(source)?;
     let Some(token) = extents::lend(source)? else {
         return snapshot_by_kernel(source, dir, name, readonly);
     };

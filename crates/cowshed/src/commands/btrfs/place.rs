@@ -17,8 +17,7 @@ use cowshed::formats::Format;
 use cowshed_device::OpenMode;
 use cowshed_vfs::{Context, FileKind, ItemKey, ItemSink, Received, Search, SetAttr, SubvolumeUsage};
 use cowshed_vfs_ioctl::wire::btrfs::{FS_INFO, FsInfo};
-use rustix::fs::Mode;
-use rustix::process::{getegid, geteuid, umask};
+use rustix::process::{getegid, geteuid};
 use zerocopy::FromZeros as _;
 
 use super::calls;
@@ -27,6 +26,7 @@ use crate::commands::offline::{Engine, Node, image_of, top};
 use crate::commands::sync;
 use crate::devices::need_format;
 use crate::ioctl;
+use crate::sys;
 
 /// `BTRFS_SUPER_MAGIC`
 const BTRFS: i64 = 0x9123_683e;
@@ -238,9 +238,7 @@ fn mounted(path: &Path) -> IoResult<Option<Place>> {
 impl Place {
     /// An open file or directory; `None` where it is on no btrfs.
     pub fn on_mount(file: File) -> IoResult<Option<Place>> {
-        // The width of the field is the platform's.
-        #[allow(clippy::unnecessary_cast)]
-        match rustix::fs::fstatfs(&file)?.f_type as i64 {
+        match sys::file_system_type(&file)? {
             BTRFS => Ok(Some(Place::Kernel(file))),
             // Other file systems in user space do not know the call.
             FUSE => {
@@ -488,10 +486,7 @@ impl Place {
 
 /// The context with the umask of this process: new directories have the mode as on a mount.
 fn of_caller(ctx: &Context) -> Context {
-    // There is no way to ask for it without setting it.
-    let mask = umask(Mode::empty());
-    umask(mask);
-    Context::new(ctx.creds.clone(), ctx.pid, mask.as_raw_mode())
+    Context::new(ctx.creds.clone(), ctx.pid, sys::umask())
 }
 
 fn owned_by_caller() -> SetAttr {

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
-use rustix::fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr};
 use std::ffi::OsString;
 
 use super::filesystem::label;
 use super::place::{Found, Images, Place};
 use super::say::{error, print, reason};
 use crate::commands::offline::image_of;
+use crate::sys::xattr;
 
 #[derive(Args, Debug)]
 #[command(infer_subcommands = true, disable_help_subcommand = true)]
@@ -303,9 +303,7 @@ impl Place {
     fn compression(&self) -> IoResult<Option<Vec<u8>>> {
         let mut value = vec![0; VALUE_BYTES_MAX];
         let len = match self {
-            Place::Kernel(file) | Place::Ours(file) => {
-                fgetxattr(file, COMPRESSION, &mut value[..]).map_err(Error::from)
-            }
+            Place::Kernel(file) | Place::Ours(file) => xattr::get(file, COMPRESSION.as_bytes(), &mut value),
             Place::Image(node) => {
                 let (volume, ctx) = (&node.engine.volume, &node.engine.ctx);
                 volume
@@ -318,7 +316,7 @@ impl Place {
                 value.truncate(len);
                 Ok(Some(value))
             }
-            Err(error) if error.raw_os_error() == Some(libc::ENODATA) => Ok(None),
+            Err(error) if xattr::is_absent(&error) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -328,12 +326,12 @@ impl Place {
         match self {
             Place::Kernel(file) | Place::Ours(file) => {
                 let done = match value {
-                    b"" => fremovexattr(file, COMPRESSION),
-                    value => fsetxattr(file, COMPRESSION, value, XattrFlags::empty()),
+                    b"" => xattr::remove(file, COMPRESSION.as_bytes()),
+                    value => xattr::set(file, COMPRESSION.as_bytes(), value),
                 };
                 match done {
-                    Err(rustix::io::Errno::NODATA) if value.is_empty() => Ok(()),
-                    done => Ok(done?),
+                    Err(error) if value.is_empty() && xattr::is_absent(&error) => Ok(()),
+                    done => done,
                 }
             }
             Place::Image(node) => {

@@ -10,6 +10,7 @@ use clap::Args;
 use cowshed_btrfs::block::BLOCK_BYTES;
 
 use super::{RangeArg, clone_tree, open_file, open_to_read, open_to_write, remap};
+use crate::sys;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -102,9 +103,7 @@ fn fill(src: &File, dst: &File, is_new: bool, mode: u32) -> std::io::Result<()> 
         }
     }
     if is_new {
-        let umask = rustix::process::umask(rustix::fs::Mode::empty());
-        rustix::process::umask(umask);
-        dst.set_permissions(Permissions::from_mode(mode & 0o777 & !umask.bits()))?;
+        dst.set_permissions(Permissions::from_mode(mode & 0o777 & !sys::umask()))?;
     }
     Ok(())
 }

@@ -15,6 +15,7 @@ use zerocopy::FromZeros;
 use super::remap;
 use crate::ioctl;
 use crate::people::{printable, size_text};
+use crate::sys;
 
 /// Where the copy goes: into `dest` under the source's name where that is a directory, as cp(1) has
 /// it.
@@ -44,7 +45,7 @@ pub fn run(source: &Path, dest: &Path, is_quiet: bool) -> Result<u8> {
     let dir = open_dir(&parent)?;
     let what = || format!("cloning {} to {}", source.display(), parent.join(name).display());
     // Linux keeps what programs stored into mapped files until it is asked for it.
-    rustix::fs::syncfs(&src)?;
+    sys::sync_file_system(&src)?;
     let Some(token) = remap::lend(&src)? else {
         bail!(
             "{}: not on a mount of cowshed; on a file system of the kernel that shares extents, cp -a --reflink=always \

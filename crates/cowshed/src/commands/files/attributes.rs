@@ -7,13 +7,12 @@ use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use cowshed::Timestamp;
 use cowshed_device::OpenMode;
-use rustix::fs::Mode;
-use rustix::process::umask;
 
 use super::modes::{self, ModeChange};
 use super::session::{Place, Session, quoted, reason};
 use super::side::{Create, Follow, Side as _, Stat};
 use super::walk::{Descend, When, walk};
+use crate::sys;
 
 #[derive(Args, Debug)]
 pub struct ChmodArgs {
@@ -54,8 +53,7 @@ fn each(session: &Session<'_>, paths: &[PathBuf], is_deep: bool, run: &dyn Fn(&P
 }
 
 pub fn run_chmod(args: &ChmodArgs, session: &Session<'_>) -> Result<()> {
-    let mask = umask(Mode::empty());
-    umask(mask);
+    let mask = sys::umask();
     each(session, &args.paths, args.recursive, &|place, stat, depth| {
         let stat = match stat.is_symlink() {
             true if depth > 0 => return,
@@ -67,7 +65,7 @@ pub fn run_chmod(args: &ChmodArgs, session: &Session<'_>) -> Result<()> {
             },
             false => *stat,
         };
-        let perm = args.mode.apply(stat.perm, stat.is_dir(), mask.as_raw_mode());
+        let perm = args.mode.apply(stat.perm, stat.is_dir(), mask);
         if let Err(error) = place.side.set_perm(&place.path, perm) {
             session.complain(format_args!(
                 "changing permissions of {}: {}",

@@ -483,12 +483,17 @@ impl<'s> Copier<'s> {
         }
         let is_over = there.is_some() && !is_replaced;
         let how = if is_over { Create::Over } else { Create::New };
-        let created = to.side.create(&to.path, how, stat.perm & 0o777);
+        // A file that its owner may not write to takes no attributes. The final mode comes later.
+        let perm = match self.options.preserve.mode {
+            true => stat.perm & 0o777 | 0o200,
+            false => stat.perm & 0o777,
+        };
+        let created = to.side.create(&to.path, how, perm);
         let created = match created {
             Err(_) if is_over && self.options.force => to
                 .side
                 .unlink(&to.path)
-                .and_then(|()| to.side.create(&to.path, Create::New, stat.perm & 0o777)),
+                .and_then(|()| to.side.create(&to.path, Create::New, perm)),
             other => other,
         };
         let sink = match created {
@@ -549,10 +554,15 @@ impl<'s> Copier<'s> {
                 let _ = to.side.set_owner(&to.path, None, Some(stat.gid), follow);
                 perm &= !0o6000;
             }
+            // Attributes before the mode, which may forbid the owner to write. A list after it: it is a
+            // part of the mode.
+            let xattrs = self.xattrs(from, stat)?;
+            let (lists, others): (Vec<_>, Vec<_>) = xattrs.iter().partition(|(name, _)| ACLS.contains(&&name[..]));
+            set_xattrs(&others, to)?;
             if keep.mode && !stat.is_symlink() {
                 to.side.set_perm(&to.path, perm)?;
             }
-            self.copy_xattrs(from, stat, to)?;
+            set_xattrs(&lists, to)?;
             if keep.times {
                 to.side
                     .set_times(&to.path, Some(stat.atime), Some(stat.mtime), follow)?;
@@ -572,24 +582,33 @@ impl<'s> Copier<'s> {
         }
     }
 
-    fn copy_xattrs(&self, from: &Place, stat: &Stat, to: &Place) -> io::Result<()> {
+    /// Those that are kept.
+    fn xattrs(&self, from: &Place, stat: &Stat) -> io::Result<Vec<Xattr>> {
         let keep = self.options.preserve;
         if !keep.xattrs && (stat.is_symlink() || !keep.mode) {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        for (name, value) in from.side.xattrs(&from.path)? {
-            let is_acl = ACLS.contains(&&name[..]);
-            if !(if is_acl { keep.mode } else { keep.xattrs }) {
-                continue;
-            }
-            match to.side.set_xattr(&to.path, &name, &value) {
-                // What this user or this file system cannot set.
-                Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EOPNOTSUPP)) => {}
-                done => done?,
-            }
-        }
-        Ok(())
+        let mut found = from.side.xattrs(&from.path)?;
+        found.retain(|(name, _)| match ACLS.contains(&&name[..]) {
+            true => keep.mode,
+            false => keep.xattrs,
+        });
+        Ok(found)
     }
+}
+
+/// Name and value.
+type Xattr = (Vec<u8>, Vec<u8>);
+
+fn set_xattrs(xattrs: &[&Xattr], to: &Place) -> io::Result<()> {
+    for (name, value) in xattrs {
+        match to.side.set_xattr(&to.path, name, value) {
+            // What this user or this file system cannot set.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EOPNOTSUPP)) => {}
+            done => done?,
+        }
+    }
+    Ok(())
 }
 
 impl Options {

@@ -3,36 +3,60 @@
 //! A [`Host`] below a directory never leads out of it: a path goes through directories alone,
 //! never through a symbolic link, whoever made it.
 
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(any(test, not(target_os = "linux")))]
+mod portable;
+mod system;
+#[cfg(test)]
+mod tests;
+
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io::{Error, Result};
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use cowshed::{FileKind, Timestamp};
-use rustix::fs::{
-    self, AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags,
-};
+use rustix::fs::{self, AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
 
 use super::side::{Create, Follow, Side, Sink, Source, Stat};
+use crate::sys;
+use system::System;
+
+#[cfg(target_os = "linux")]
+const NATIVE: &dyn System = &linux::Linux;
+#[cfg(not(target_os = "linux"))]
+const NATIVE: &dyn System = &portable::Portable;
 
 /// Files of the host: all of them, or those below a directory.
 pub struct Host {
     beneath: Option<OwnedFd>,
+    system: &'static dyn System,
 }
 
 impl Host {
     pub fn anywhere() -> Host {
-        Host { beneath: None }
+        Host {
+            beneath: None,
+            system: NATIVE,
+        }
     }
 
     /// Paths are relative to `dir`, and stay below it.
     pub fn beneath(dir: &Path) -> Result<Host> {
+        Self::beneath_by(dir, NATIVE)
+    }
+
+    fn beneath_by(dir: &Path, system: &'static dyn System) -> Result<Host> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let dir = fs::open(dir, flags, Mode::empty())?;
-        Ok(Host { beneath: Some(dir) })
+        Ok(Host {
+            beneath: Some(dir),
+            system,
+        })
     }
 
     /// The open directory of the last name, and that name; `.` for the root of a path.
@@ -48,23 +72,16 @@ impl Host {
             &bytes[slash..end],
         );
         let name = if name.is_empty() { b"." } else { name };
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = match &self.beneath {
-            None => fs::openat(CWD, or_here(dir), flags, Mode::empty())?,
+            None => self.system.open_dir(or_here(dir))?,
+            // The directory above the root is no name in it.
+            Some(_) if name == b".." => return Err(Error::from_raw_os_error(libc::EXDEV)),
             Some(root) => {
-                let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
                 let dir = dir.strip_prefix(b"/").unwrap_or(dir);
-                fs::openat2(root.as_fd(), or_here(dir), flags, Mode::empty(), resolve)?
+                self.system.open_dir_beneath(root.as_fd(), or_here(dir))?
             }
         };
         Ok((opened, CString::new(name)?))
-    }
-
-    /// A path of the last name that leads through no other name: extended attributes have no calls
-    /// relative to a directory.
-    fn by_descriptor(dir: &OwnedFd, name: &CString) -> PathBuf {
-        let dir = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
-        dir.join(OsStr::from_bytes(name.as_bytes()))
     }
 
     fn follow_flags(&self, follow: Follow) -> AtFlags {
@@ -75,8 +92,8 @@ impl Host {
     }
 }
 
-fn or_here(dir: &[u8]) -> &OsStr {
-    OsStr::from_bytes(if dir.is_empty() { b"." } else { dir })
+fn or_here(dir: &[u8]) -> &[u8] {
+    if dir.is_empty() { b"." } else { dir }
 }
 
 fn kind_of(kind: FileType) -> FileKind {
@@ -92,14 +109,18 @@ fn kind_of(kind: FileType) -> FileKind {
 }
 
 // The widths of the fields are the platform's.
-#[allow(clippy::unnecessary_cast, clippy::useless_conversion)]
+#[allow(
+    clippy::unnecessary_cast,
+    clippy::useless_conversion,
+    clippy::unnecessary_fallible_conversions
+)]
 fn stat_of(stat: &fs::Stat) -> Stat {
     let time = |secs: i64, nanos: i64| Timestamp::new(secs, u32::try_from(nanos).unwrap_or(0));
     Stat {
         dev: stat.st_dev as u64,
         ino: stat.st_ino as u64,
         kind: kind_of(FileType::from_raw_mode(stat.st_mode)),
-        perm: stat.st_mode & 0o7777,
+        perm: stat.st_mode as u32 & 0o7777,
         nlink: u32::try_from(stat.st_nlink).unwrap_or(u32::MAX),
         uid: stat.st_uid,
         gid: stat.st_gid,
@@ -158,7 +179,7 @@ impl Side for Host {
 
     fn make_dir(&self, path: &Path, perm: u32) -> Result<()> {
         let (dir, name) = self.parent(path)?;
-        Ok(fs::mkdirat(&dir, &name, Mode::from_raw_mode(perm))?)
+        Ok(fs::mkdirat(&dir, &name, sys::mode(perm))?)
     }
 
     fn make_symlink(&self, target: &OsStr, path: &Path) -> Result<()> {
@@ -168,9 +189,7 @@ impl Side for Host {
 
     fn make_node(&self, path: &Path, kind: FileKind, perm: u32, device: (u32, u32)) -> Result<()> {
         let (dir, name) = self.parent(path)?;
-        let kind = FileType::from_raw_mode(kind.mode_bits());
-        let device = fs::makedev(device.0, device.1);
-        Ok(fs::mknodat(&dir, &name, kind, Mode::from_raw_mode(perm), device)?)
+        self.system.make_node(&dir, &name, kind, sys::mode(perm), device)
     }
 
     fn link(&self, original: &Path, path: &Path) -> Result<()> {
@@ -197,17 +216,10 @@ impl Side for Host {
 
     fn set_perm(&self, path: &Path, perm: u32) -> Result<()> {
         let (dir, name) = self.parent(path)?;
-        if self.beneath.is_some() {
-            // chmod(2) would follow a link that took the place of the file.
-            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let file = fs::openat(&dir, &name, flags, Mode::empty())?;
-            if fs::fstat(&file)?.st_mode & libc::S_IFMT == libc::S_IFLNK {
-                return Err(Error::from_raw_os_error(libc::ELOOP));
-            }
-            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-            return Ok(fs::chmod(path, Mode::from_raw_mode(perm))?);
+        match self.beneath {
+            Some(_) => self.system.set_perm(&dir, &name, sys::mode(perm)),
+            None => Ok(fs::chmodat(&dir, &name, sys::mode(perm), AtFlags::empty())?),
         }
-        Ok(fs::chmodat(&dir, &name, Mode::from_raw_mode(perm), AtFlags::empty())?)
     }
 
     fn set_owner(&self, path: &Path, uid: Option<u32>, gid: Option<u32>, follow: Follow) -> Result<()> {
@@ -237,41 +249,17 @@ impl Side for Host {
 
     fn xattrs(&self, path: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let (dir, name) = self.parent(path)?;
-        let path = Self::by_descriptor(&dir, &name);
-        let mut buf = vec![0_u8; 64 << 10];
-        let len = match fs::llistxattr(&path, &mut buf[..]) {
-            Err(rustix::io::Errno::NOTSUP) => return Ok(Vec::new()),
-            len => len?,
-        };
-        let mut names: Vec<Vec<u8>> = buf[..len].split(|byte| *byte == 0).map(<[u8]>::to_vec).collect();
-        names.retain(|name| !name.is_empty());
-        names.sort_unstable();
-        let mut found = Vec::with_capacity(names.len());
-        for name in names {
-            match fs::lgetxattr(&path, OsStr::from_bytes(&name), &mut buf[..]) {
-                Ok(len) => found.push((name, buf[..len].to_vec())),
-                Err(rustix::io::Errno::NODATA) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(found)
+        self.system.xattrs(&dir, &name)
     }
 
     fn set_xattr(&self, path: &Path, name: &[u8], value: &[u8]) -> Result<()> {
         let (dir, file) = self.parent(path)?;
-        let path = Self::by_descriptor(&dir, &file);
-        Ok(fs::lsetxattr(
-            path,
-            OsStr::from_bytes(name),
-            value,
-            XattrFlags::empty(),
-        )?)
+        self.system.set_xattr(&dir, &file, name, value)
     }
 
     fn remove_xattr(&self, path: &Path, name: &[u8]) -> Result<()> {
         let (dir, file) = self.parent(path)?;
-        let path = Self::by_descriptor(&dir, &file);
-        Ok(fs::lremovexattr(path, OsStr::from_bytes(name))?)
+        self.system.remove_xattr(&dir, &file, name)
     }
 
     fn open(&self, path: &Path) -> Result<Box<dyn Source>> {
@@ -282,7 +270,11 @@ impl Side for Host {
         }
         let file = File::from(fs::openat(&dir, &name, flags, Mode::empty())?);
         let is_stream = !file.metadata()?.is_file();
-        Ok(Box::new(OpenFile { file, is_stream }))
+        Ok(Box::new(OpenFile {
+            file,
+            is_stream,
+            system: self.system,
+        }))
     }
 
     fn create(&self, path: &Path, how: Create, perm: u32) -> Result<Box<dyn Sink>> {
@@ -293,8 +285,12 @@ impl Side for Host {
             Create::Over if self.beneath.is_some() => flags | OFlags::TRUNC | OFlags::NOFOLLOW,
             Create::Over => flags | OFlags::TRUNC,
         };
-        let file = File::from(fs::openat(&dir, &name, flags, Mode::from_raw_mode(perm))?);
-        Ok(Box::new(OpenFile { file, is_stream: false }))
+        let file = File::from(fs::openat(&dir, &name, flags, sys::mode(perm))?);
+        Ok(Box::new(OpenFile {
+            file,
+            is_stream: false,
+            system: self.system,
+        }))
     }
 
     fn clone_file(&self, _from: &Path, _to: &Path) -> Result<()> {
@@ -305,6 +301,7 @@ impl Side for Host {
 struct OpenFile {
     file: File,
     is_stream: bool,
+    system: &'static dyn System,
 }
 
 impl Source for OpenFile {
@@ -327,17 +324,7 @@ impl Source for OpenFile {
     }
 
     fn data_from(&self, offset_bytes: u64) -> Result<Option<(u64, u64)>> {
-        let start = match fs::seek(&self.file, fs::SeekFrom::Data(offset_bytes)) {
-            Ok(start) => start,
-            Err(rustix::io::Errno::NXIO) => return Ok(None),
-            // A file system that does not know: all of it is data.
-            Err(rustix::io::Errno::INVAL) => offset_bytes,
-            Err(error) => return Err(error.into()),
-        };
-        let end = fs::seek(&self.file, fs::SeekFrom::Hole(start));
-        let end = end.or_else(|_| self.file.metadata().map(|metadata| metadata.len()));
-        let end = end?;
-        Ok((end > start).then_some((start, end)))
+        self.system.data_from(&self.file, offset_bytes)
     }
 
     fn is_stream(&self) -> bool {

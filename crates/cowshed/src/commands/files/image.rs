@@ -17,11 +17,11 @@ use cowshed_vfs::{
     Context, Credentials, Error as Errno, FlagChange, Handle, OpenFlags, OpenRequest, RenameFlags, SeekKind, SetAttr,
     SetTime, WriteFlags, rdev,
 };
-use rustix::fs::Mode;
-use rustix::process::{getegid, geteuid, umask};
+use rustix::process::{getegid, geteuid};
 
 use super::side::{Create, Follow, STEP_BYTES, SYMLINKS_MAX, Side, Sink, Source, Stat};
 use crate::commands::offline::{Engine, Node, top};
+use crate::sys;
 
 /// The longest value of an extended attribute.
 const XATTR_BYTES_MAX: usize = 64 << 10;
@@ -58,12 +58,9 @@ impl Broken {
 
 impl Image {
     pub fn new(engine: Arc<Engine>) -> Image {
-        // There is no way to ask for it without setting it.
-        let mask = umask(Mode::empty());
-        umask(mask);
         let creds = Credentials::new(geteuid().as_raw(), getegid().as_raw());
         Image {
-            maker: Context::new(creds, 0, mask.as_raw_mode()),
+            maker: Context::new(creds, 0, sys::umask()),
             engine,
             broken: Broken::default(),
         }

@@ -23,6 +23,7 @@ use super::side::{Follow, Side, Stat};
 use crate::commands::offline::{Engine, image_of, open_named};
 use crate::devices::{part_bytes, slice, split_part};
 use crate::people::{self, printable};
+use crate::sys;
 
 /// Where paths without an image lie.
 #[derive(Clone, Debug, Default)]
@@ -446,7 +447,7 @@ impl<'b> Session<'b> {
             rustix::fs::sync();
             return true;
         };
-        let Err(error) = rustix::fs::syncfs(opened).map_err(io::Error::from) else {
+        let Err(error) = sys::sync_file_system(opened) else {
             return true;
         };
         self.complain(format_args!("{}: {}", quoted(dir.as_os_str()), reason(&error)));

@@ -15,15 +15,15 @@ use cowshed::formats::Format;
 use cowshed_device::OpenMode;
 use cowshed_vfs::fs::NewNode;
 use cowshed_vfs::{
-    Context, Error as Errno, ExtendedFlags, FallocateFlags, FileKind, FlagChange, InitInfo, PERM_MASK, Received,
-    RenameFlags, SetAttr, SetTime, Timestamp, Volume, WriteFlags,
+    Context, Error as Errno, ExtendedFlags, FileKind, FlagChange, InitInfo, PERM_MASK, Received, RenameFlags, SetAttr,
+    SetTime, Timestamp, Volume, WriteFlags,
 };
 use cowshed_vfs_ioctl::wire::SubvolumePage;
 
+use super::limits::{CAPABILITIES, CAPABILITIES_BYTES_MAX, known_fallocate, owner};
 use super::locks::{COMPRESSION, COMPRESSION_BYTES_MAX, Flagged, Inodes, Locks};
-use super::mounted::{CAPABILITIES, CAPABILITIES_BYTES_MAX, known_fallocate, owner};
 use super::player::{New, Shared, Start, Target};
-use super::sources::select;
+use super::select::select;
 use crate::commands::btrfs::calls;
 use crate::commands::offline::{Engine, Node, top};
 use crate::devices;
@@ -358,7 +358,7 @@ impl Target for Image {
     }
 
     fn fallocate(&mut self, path: &[u8], mode: u32, offset: u64, len_bytes: u64) -> Result<()> {
-        let mode = FallocateFlags::from_bits_truncate(known_fallocate(mode)?.bits());
+        let mode = known_fallocate(mode)?;
         self.current()?.unlocked(&[path], |root| {
             let node = root.file(path)?;
             node.opened(|opened| {

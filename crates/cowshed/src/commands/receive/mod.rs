@@ -1,15 +1,22 @@
 //! `cowshed receive`: plays a stream of `btrfs send` onto a mount of ours, with the flags and the
 //! words of `btrfs receive`.
 
+#[cfg(target_os = "linux")]
 mod beneath;
 mod decode;
 mod dump;
 mod image;
+#[cfg(target_os = "linux")]
 mod ioctls;
+mod limits;
 mod locks;
+#[cfg(target_os = "linux")]
 mod mounted;
+#[cfg(target_os = "linux")]
 mod other_process;
-mod player;
+pub mod player;
+mod select;
+#[cfg(target_os = "linux")]
 mod sources;
 
 use std::fs::File;
@@ -21,11 +28,15 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use image::Image;
-use mounted::Mounted;
+#[cfg(target_os = "linux")]
 pub use other_process::serve;
 use player::{Loudness, Options, Outcome, reader_of};
 
+#[cfg(not(target_os = "linux"))]
+use crate::commands::no_mounts::receive as receive_onto_mount;
 use crate::commands::offline::image_of;
+#[cfg(target_os = "linux")]
+use mounted::receive as receive_onto_mount;
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
@@ -112,12 +123,5 @@ fn receive(input: File, dir: &Path, args: &ReceiveArgs) -> Result<Outcome> {
     if !dir.is_dir() {
         bail!("{}: not a directory", named());
     }
-    // The process that serves the mount needs no system call for each change.
-    if args.root_mount.is_none()
-        && let Some(outcome) = other_process::ask(&input, dir, &options)?
-    {
-        return Ok(outcome);
-    }
-    let mut target = Mounted::new(dir, args.root_mount.as_deref()).with_context(named)?;
-    player::play(&mut reader_of(input), &mut target, &options)
+    receive_onto_mount(input, dir, args.root_mount.as_deref(), &options)
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use btrfs_stream::Time;
 use rustix::fs::{
     AtFlags, FallocateFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, chmod, chownat,
@@ -15,8 +15,10 @@ use rustix::fs::{
 
 use super::beneath::{Beneath, name_of, open_beneath};
 use super::ioctls;
+use super::limits::{CAPABILITIES, CAPABILITIES_BYTES_MAX, known_fallocate, owner};
 use super::locks::Locks;
-use super::player::{New, Shared, Start, Target};
+use super::other_process;
+use super::player::{self, New, Options, Outcome, Shared, Start, Target, reader_of};
 use super::sources::Sources;
 use crate::commands::btrfs::calls;
 use crate::commands::extents::remap;
@@ -25,27 +27,6 @@ use crate::commands::sync;
 /// What a process may do with a new file until its mode comes.
 const NEW_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 const NEW_DIR: Mode = Mode::RWXU;
-pub const CAPABILITIES: &str = "security.capability";
-/// The longest value of that attribute, and some.
-pub const CAPABILITIES_BYTES_MAX: usize = 64;
-
-/// Numbers of a user and a group that can own a file: the largest stands for none.
-pub fn owner(uid: u64, gid: u64) -> Result<(u32, u32)> {
-    let number = |id: u64| u32::try_from(id).ok().filter(|id| *id != u32::MAX);
-    match (number(uid), number(gid)) {
-        (Some(uid), Some(gid)) => Ok((uid, gid)),
-        _ => bail!("no user {uid} or group {gid} can be"),
-    }
-}
-
-/// The flags of a fallocate, if what they do is known.
-pub fn known_fallocate(mode: u32) -> Result<FallocateFlags> {
-    let known = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE;
-    match FallocateFlags::from_bits(mode).filter(|flags| known.contains(*flags)) {
-        Some(flags) => Ok(flags),
-        None => bail!("fallocate with mode {mode:#x} is not supported"),
-    }
-}
 
 /// The width of the nanoseconds is the platform's.
 fn timespec(tv_sec: i64, nanos: impl TryInto<i64>) -> Timespec {
@@ -55,8 +36,20 @@ fn timespec(tv_sec: i64, nanos: impl TryInto<i64>) -> Timespec {
     }
 }
 
+/// Plays a stream onto a mount. `mount`: see [`Sources::new`].
+pub fn receive(input: File, dir: &Path, mount: Option<&Path>, options: &Options<'_>) -> Result<Outcome> {
+    // The process that serves the mount needs no system call for each change.
+    if mount.is_none()
+        && let Some(outcome) = other_process::ask(&input, dir, options)?
+    {
+        return Ok(outcome);
+    }
+    let mut target = Mounted::new(dir, mount).with_context(|| dir.display().to_string())?;
+    player::play(&mut reader_of(input), &mut target, options)
+}
+
 /// A directory on a mount.
-pub struct Mounted {
+struct Mounted {
     dir: File,
     sources: Sources,
     current: Option<Current>,
@@ -79,7 +72,7 @@ struct Current {
 
 impl Mounted {
     /// Receives into `dir`; see [`Sources::new`].
-    pub fn new(dir: &Path, mount: Option<&Path>) -> Result<Self> {
+    fn new(dir: &Path, mount: Option<&Path>) -> Result<Self> {
         Ok(Self {
             dir: File::open(dir)?,
             sources: Sources::new(dir, mount)?,
@@ -323,7 +316,7 @@ impl Target for Mounted {
     }
 
     fn fallocate(&mut self, path: &[u8], mode: u32, offset: u64, len_bytes: u64) -> Result<()> {
-        let flags = known_fallocate(mode)?;
+        let flags = FallocateFlags::from_bits_truncate(known_fallocate(mode)?.bits());
         Ok(fallocate(self.current()?.open(path)?, flags, offset, len_bytes)?)
     }
 

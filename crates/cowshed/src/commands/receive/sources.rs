@@ -1,5 +1,5 @@
-//! Other subvolumes of the volume that a stream names by uuid: the parent of a snapshot, sources of
-//! clones.
+//! Other subvolumes of a mounted volume that a stream names by uuid: the parent of a snapshot,
+//! sources of clones.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -10,11 +10,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use cowshed_vfs_ioctl::wire::SubvolumePage;
-use uuid::Uuid;
 
+use super::select::{select, shown};
 use crate::commands::btrfs::place::Place;
 use crate::commands::btrfs::{calls, roots};
-use crate::people::printable;
 
 /// Subvolumes that are kept open for clones; more are opened again each time.
 const OPEN_MAX: usize = 64;
@@ -107,35 +106,6 @@ impl Sources {
             );
         }
         Ok(opened)
-    }
-}
-
-/// The read-only subvolume that was received under a uuid, or has it, and is not `apart`.
-pub fn select(all: &[SubvolumePage], uuid: [u8; 16], apart: Option<u64>) -> Result<&SubvolumePage> {
-    let name = Uuid::from_bytes(uuid);
-    if uuid == [0; 16] {
-        bail!("a subvolume without uuid is asked for");
-    }
-    let other = |page: &&SubvolumePage| apart != Some(page.id.get());
-    let received = |page: &&SubvolumePage| page.received_uuid == uuid;
-    let own = |page: &&SubvolumePage| page.uuid == uuid;
-    let frozen = |page: &&SubvolumePage| page.is_read_only.get() != 0;
-    let named = all.iter().filter(received).chain(all.iter().filter(own));
-    let named: Vec<_> = named.filter(other).collect();
-    match (named.iter().copied().find(frozen), named.first()) {
-        (Some(page), _) => Ok(page),
-        (None, Some(page)) => bail!(
-            "subvolume {} with the uuid {name} is writable: it may have changed since it was sent or received",
-            shown(page)
-        ),
-        (None, None) => bail!("no subvolume of this volume has the uuid {name}, or was received under it"),
-    }
-}
-
-fn shown(page: &SubvolumePage) -> String {
-    match calls::path_of(page) {
-        b"" => format!("{} (top level)", page.id),
-        path => printable(OsStr::from_bytes(path)),
     }
 }
 

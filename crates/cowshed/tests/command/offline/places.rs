@@ -126,6 +126,38 @@ fn ordinary_user_changes_own_files_and_devices_and_no_others() {
     scratch.assert_clean();
 }
 
+/// Their modes would keep their owner from giving them attributes.
+#[test]
+fn read_only_files_and_directories_keep_attributes_also_for_an_ordinary_user() {
+    let Some(()) = need::root() else { return };
+    let Some(()) = need::tool("setpriv") else { return };
+    let scratch = Scratch::filled();
+    let dir = scratch.dir.path();
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).unwrap();
+    fs::set_permissions(&scratch.image, fs::Permissions::from_mode(0o644)).unwrap();
+    here(
+        &scratch,
+        "setfattr -n user.note -v text volume.img:/dir/hello volume.img:/dir",
+    )
+    .ok();
+    here(&scratch, "chmod 444 volume.img:/dir/hello").ok();
+    here(&scratch, "chmod 555 volume.img:/dir").ok();
+    as_nobody(dir, "extract volume.img:/dir out").ok();
+    as_nobody(dir, "cp -a volume.img:/dir/hello copy").ok();
+    let mut value = [0; 10];
+    for (name, mode) in [("out/hello", 0o444), ("out", 0o555), ("copy", 0o444)] {
+        let path = dir.join(name);
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o7777,
+            mode,
+            "{name}"
+        );
+        let len = rustix::fs::getxattr(&path, "user.note", &mut value[..]).unwrap();
+        assert_eq!(&value[..len], b"text", "{name}");
+    }
+    fs::set_permissions(dir.join("out"), fs::Permissions::from_mode(0o755)).unwrap();
+}
+
 #[test]
 fn image_that_cannot_be_written_is_read_and_its_writing_refused() {
     let Some(()) = need::loop_devices() else { return };

@@ -1,4 +1,4 @@
-//! Ioctls of the commands that work on open files. The only unsafe code of this crate.
+//! Linux. Unsafe: system calls that take the address of a structure.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -25,19 +25,6 @@ pub fn call<T: FromBytes + IntoBytes>(fd: impl AsFd, cmd: u32, arg: &mut T) -> R
     } else {
         Ok(result)
     }
-}
-
-/// As [`call`], of a command that fills a buffer besides: `place` puts the buffer's address into
-/// the structure, in which the caller has said its size.
-pub fn call_with_buffer<T: FromBytes + IntoBytes>(
-    fd: impl AsFd,
-    cmd: u32,
-    arg: &mut T,
-    buffer: &mut [u8],
-    place: impl FnOnce(&mut T, u64),
-) -> Result<i32> {
-    place(arg, buffer.as_mut_ptr().expose_provenance() as u64);
-    call(fd, cmd, arg)
 }
 
 /// Hands what was stored through mappings of a file to its file system, which need not be durable
