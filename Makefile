@@ -1,6 +1,6 @@
 # The two commands of a newcomer. Both install what is missing through the system's package manager, and say so.
 SHELL := /bin/bash
-.PHONY: all setup demo test build install clean
+.PHONY: all setup demo test build static install clean
 
 all: build
 
@@ -9,6 +9,9 @@ setup:
 
 build: setup
 	@scripts/cargo.sh build --release -p cowshed
+
+static: setup
+	@scripts/static.sh
 
 demo: setup
 	@scripts/demo.sh

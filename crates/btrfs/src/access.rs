@@ -91,8 +91,8 @@ pub(crate) fn check_volume_writable(files: &Files) -> Result<()> {
 /// has a file open goes on with it.
 pub(crate) fn check_writable(files: &Files, inode: &Inode) -> Result<()> {
     let is_fixed = match inode.is_dir() {
-        true => inode.subvol.is_read_only(),
-        false => inode.subvol.has_read_only_flag(),
+        true => inode.subvol.has_fixed_names(),
+        false => inode.subvol.is_read_only(),
     };
     if is_fixed {
         return Err(Error::Store(StoreError::ReadOnly));

@@ -1,8 +1,8 @@
 //! Blocks of file data, and rounding to them.
 
-/// Bytes of a block of file data: the sector size of volumes that are written. Others are read, where
-/// each extent says how long it is; what depends on their sectors asks for
-/// [`Files::sector_bytes`](crate::files::Files::sector_bytes).
+/// Bytes of a block of file data: the sector size of volumes that are written. Others are read: what
+/// reads, and what replays a log, asks for the sector of the volume
+/// ([`Files::sector_bytes`](crate::files::Files::sector_bytes), `Tree::sector_bytes`).
 pub const BLOCK_BYTES: u32 = 4096;
 /// [`BLOCK_BYTES`] as file offsets count.
 pub(crate) const BLOCK: u64 = BLOCK_BYTES as u64;

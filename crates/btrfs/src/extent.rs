@@ -9,7 +9,7 @@ use btrfs_format::{Generation, Key, KeyType, LogicalAddr, ObjectId, TreeBlock};
 use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::block::{BLOCK, round_up};
+use crate::block::BLOCK;
 use crate::error::{Error, Result, StoreError};
 use btrfs_store::overlay::ItemBytes;
 use btrfs_store::tree::{Cursor, Item, Run, Tree};
@@ -171,7 +171,8 @@ impl Extent {
                     return Err(bad("inline data of another length than it says"));
                 }
                 let (generation, compression) = (head.generation.into(), head.compression);
-                let len_bytes = round_up(ram_bytes).max(BLOCK);
+                let sector = tree.sector_bytes();
+                let len_bytes = ram_bytes.next_multiple_of(sector).max(sector);
                 (
                     generation,
                     Kind::Inline {

@@ -30,6 +30,11 @@ use std::process::ExitCode;
 use commands::mount_helper;
 use commands::{btrfs, mkfs};
 
+/// musl's own serves one thread at a time.
+#[cfg(all(target_os = "linux", target_env = "musl"))]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     memory::join_freed_memory_at_once();
     let mut words = std::env::args_os();

@@ -150,6 +150,10 @@ impl Tree {
     pub fn id(&self) -> TreeId {
         self.id
     }
+    /// Bytes of a sector of the volume.
+    pub fn sector_bytes(&self) -> u64 {
+        self.store.volume().sectorsize_bytes().into()
+    }
     /// The root of the last published merge; pending edits are not in it.
     pub fn root(&self) -> RootPtr {
         self.state.read().root

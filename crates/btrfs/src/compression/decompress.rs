@@ -15,8 +15,8 @@ use super::lzo::{self, LzoError};
 
 /// The most bytes that a compressed extent holds, before and after.
 pub const COMPRESSED_EXTENT_BYTES_MAX: usize = 128 << 10;
-/// LZO: the file is compressed in pieces of a sector each. Of volumes that are written, and of
-/// streams.
+/// LZO: the file is compressed in pieces of a sector each. This is the sector of volumes that are
+/// written.
 pub(crate) const LZO_SEGMENT_BYTES: usize = 4096;
 /// LZO: a length of four bytes stands before the whole and before each segment, and never crosses a
 /// sector's end.

@@ -283,8 +283,8 @@ fn read_plain(files: &Files, inode: &Arc<Inode>, addr: u64, out: &mut [u8]) -> R
     let end = addr + out.len() as u64;
     // Checksums are those of whole sectors.
     let sector = files.sector_bytes();
-    let (round_down, round_up) = (|n: u64| n - n % sector, |n: u64| n.next_multiple_of(sector));
-    let (first, last) = (round_down(addr), round_up(end));
+    let (start_of, end_of) = (|n: u64| n - n % sector, |n: u64| n.next_multiple_of(sector));
+    let (first, last) = (start_of(addr), end_of(end));
     if first == addr && last == end {
         return read_blocks(files, inode, addr, out);
     }
@@ -295,18 +295,16 @@ fn read_plain(files: &Files, inode: &Arc<Inode>, addr: u64, out: &mut [u8]) -> R
         out.copy_from_slice(&bounce[skip..skip + out.len()]);
         return Ok(());
     }
-    let (inner, inner_end) = (round_up(addr), round_down(end));
+    let (inner, inner_end) = (end_of(addr), start_of(end));
     let mut bounce = vec![0; sector as usize];
     if inner > addr {
         read_blocks(files, inode, first, &mut bounce)?;
         out[..(inner - addr) as usize].copy_from_slice(&bounce[(addr - first) as usize..]);
     }
-    read_blocks(
-        files,
-        inode,
-        inner,
-        &mut out[(inner - addr) as usize..(inner_end - addr) as usize],
-    )?;
+    if inner < inner_end {
+        let whole = &mut out[(inner - addr) as usize..(inner_end - addr) as usize];
+        read_blocks(files, inode, inner, whole)?;
+    }
     if inner_end < end {
         read_blocks(files, inode, inner_end, &mut bounce)?;
         out[(inner_end - addr) as usize..].copy_from_slice(&bounce[..(end - inner_end) as usize]);

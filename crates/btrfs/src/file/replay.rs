@@ -6,7 +6,6 @@ use btrfs_format::{Key, LogicalAddr, ObjectId};
 
 use super::csum;
 use super::replace::{Plan, Replacement, plan_checked};
-use crate::block::round_up;
 use crate::error::{Error, Result, StoreError};
 use crate::extent::{Extent, Kind, Walk, extent_key};
 use crate::files::Files;
@@ -47,7 +46,7 @@ impl ExtentChange {
 /// Plans the removal of everything behind the end of a file.
 pub(crate) fn plan_cut(tree: &Arc<Tree>, ino: ObjectId, size: u64) -> Result<ExtentChange> {
     let cut = Replacement {
-        range: round_up(size)..u64::MAX,
+        range: size.checked_next_multiple_of(tree.sector_bytes()).unwrap_or(u64::MAX)..u64::MAX,
         extents: Vec::new(),
     };
     let existing = Walk::new(tree, ino, cut.range.clone())?.collect()?;

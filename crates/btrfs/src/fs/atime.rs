@@ -44,7 +44,7 @@ impl Fs {
         if self.options.atime == AtimePolicy::Never
             || (self.options.nodiratime && inode.is_dir())
             || inode.is_placeholder()
-            || inode.subvol.is_read_only()
+            || inode.subvol.has_fixed_names()
             || objects.is_read_only()
             || self.options.read_only
         {

@@ -186,7 +186,7 @@ impl Fs {
         Attr {
             ino: self.numbering.shown_of(inode),
             blksize: sector_bytes,
-            // In whole blocks already, which are smaller than other sectors.
+            // The inode counts in blocks, Linux in sectors.
             blocks_512: attr.blocks_512.next_multiple_of(u64::from(sector_bytes) / 512),
             ..attr
         }

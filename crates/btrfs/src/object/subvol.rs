@@ -111,13 +111,13 @@ pub struct Subvol {
 }
 
 impl Subvol {
-    /// No name in it changes.
-    pub(crate) fn is_read_only(&self) -> bool {
-        self.has_read_only_flag() || self.is_dead()
-    }
     /// Nothing in it changes.
-    pub(crate) fn has_read_only_flag(&self) -> bool {
+    pub(crate) fn is_read_only(&self) -> bool {
         self.read_only.load(Ordering::Acquire)
+    }
+    /// No directory in it changes.
+    pub(crate) fn has_fixed_names(&self) -> bool {
+        self.is_read_only() || self.is_dead()
     }
     /// Its name is gone.
     pub(crate) fn is_dead(&self) -> bool {

@@ -62,6 +62,9 @@ impl Side {
     pub(super) fn open(files: &Files, id: TreeId) -> Result<Side> {
         let found = subvolumes::find(files, id)?.ok_or(SendError::Missing(id))?;
         let subvol = subvol::load(files, id)?.ok_or(SendError::Missing(id))?;
+        if subvol.is_dead() {
+            return Err(SendError::Missing(id));
+        }
         if !subvol.is_read_only() {
             return Err(SendError::Writable(id));
         }

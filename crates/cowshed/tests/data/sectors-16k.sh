@@ -44,7 +44,10 @@ words 600 logged >logged
 head -c 20000 /dev/urandom >logged.random
 words 3000 packed >lzo/logged
 mv none/inline none/renamed
-for name in logged logged.random lzo/logged none/renamed; do dd if=/dev/null of=$name conv=notrunc,fsync; done
+# Inline data of nearly a sector, and now of less than 4 KiB.
+words 60 shorter >zlib/small
+truncate -s 5000 zstd/small
+for name in logged logged.random lzo/logged none/renamed zlib/small zstd/small; do dd if=/dev/null of=$name conv=notrunc,fsync; done
 cp "$image" "$out/volume.img"
 cd "$at"
 find . -mindepth 1 -printf '%P %y %s %b %n %m\n' | LC_ALL=C sort >"$out/names.txt"

@@ -16,8 +16,6 @@ pub const MINOR_MIN: u32 = 31;
 /// From here on (Linux 6.18) the kernel passes sync(2) and syncfs(2) on to mounts of block devices.
 pub const SYNCFS_MINOR: u32 = 45;
 
-/// The unit of `max_pages`. The kernel counts in its own pages; where those are larger, it allows
-/// itself more than we ask for, but never more than `max_write`.
 /// Requests that the kernel sends without waiting for their replies (readahead, direct I/O). More
 /// than programs usually have under way: replies to direct writes may be withheld until reads,
 /// which are among these requests, were served.
@@ -32,7 +30,7 @@ pub struct Wishes {
     /// (`default_permissions`).
     pub checks: PermissionChecks,
     pub read_only: bool,
-    /// Largest read and write in bytes, a multiple of 4096.
+    /// Largest read and write in bytes, a multiple of the kernel's page.
     pub io_bytes_max: usize,
     /// The kernel keeps written data and sends it later. Off: earlier direct reads may miss data
     /// that was not sent, and times change after the fact.

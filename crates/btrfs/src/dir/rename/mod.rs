@@ -301,7 +301,7 @@ impl Move<'_> {
         touch_dir(attrs.of(from.dir), generation, now, refilled, from.name.len());
         touch_dir(attrs.of(to.dir), generation, now, to.name.len(), replaced_bytes);
         // The root of a read-only subvolume stays as it is, whatever its name.
-        let has_item = |inode: &Inode| !inode.is_placeholder() && !inode.subvol.is_read_only();
+        let has_item = |inode: &Inode| !inode.is_placeholder() && !inode.subvol.has_fixed_names();
         if let Some(there) = self.replaced() {
             self.let_go(files, &mut stages, there, attrs.of(&there.inode));
             if has_item(&there.inode) {

@@ -37,7 +37,7 @@ use cost::{Costs, Pending, least_blocks};
 use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::name_changes::RENAMED_MAX;
-use crate::object::{Inode, flags};
+use crate::object::{Inode, Subvol, flags};
 use btrfs_store::Store;
 use btrfs_store::overlay::Edit;
 use btrfs_store::rank::LockRank;
@@ -92,8 +92,7 @@ struct Request {
     ino: ObjectId,
     scope: Scope,
     in_place: bool,
-    /// In a deleted subvolume, whose tree no replay would look for.
-    is_dead: bool,
+    subvol: Arc<Subvol>,
 }
 
 impl Request {
@@ -103,7 +102,7 @@ impl Request {
             ino: inode.ino,
             scope,
             in_place: inode.flags() & flags::NODATACOW != 0,
-            is_dead: inode.subvol.is_dead(),
+            subvol: inode.subvol.clone(),
         }
     }
 }
@@ -224,7 +223,8 @@ fn log_all(files: &Files, log: &Log, requests: &[Request]) -> Step<()> {
         if state.is_broken || files.names().is_off() {
             return Err(Stop::Commit("logs are off in this transaction"));
         }
-        if requests.iter().any(|request| request.is_dead) {
+        // No replay would look for its tree.
+        if requests.iter().any(|request| request.subvol.is_dead()) {
             return Err(Stop::Commit("the subvolume is deleted"));
         }
         if files.store().space().has_new_chunk() {
