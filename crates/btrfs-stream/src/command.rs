@@ -33,6 +33,18 @@ pub mod compression {
     /// The same with sectors of 64 KiB; the numbers between are those of 8, 16 and 32 KiB.
     pub const LZO_64K: u32 = 7;
 
+    /// Bytes of a sector where this is LZO.
+    pub const fn lzo_sector_bytes(compression: u32) -> Option<u32> {
+        match compression {
+            LZO_4K => Some(0x1000),
+            4 => Some(0x2000),
+            5 => Some(0x4000),
+            6 => Some(0x8000),
+            LZO_64K => Some(0x1_0000),
+            _ => None,
+        }
+    }
+
     /// LZO with sectors of so many bytes.
     pub const fn lzo(sector_bytes: u64) -> u32 {
         match sector_bytes {

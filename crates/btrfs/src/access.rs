@@ -87,8 +87,8 @@ pub(crate) fn check_volume_writable(files: &Files) -> Result<()> {
     Ok(())
 }
 
-/// The inode can be changed at all. In a deleted subvolume only what is no directory: a program that
-/// has a file open goes on with it.
+/// The inode can be changed at all. In a deleted subvolume directories cannot, and all else can: a
+/// program that has a file open goes on with it.
 pub(crate) fn check_writable(files: &Files, inode: &Inode) -> Result<()> {
     let is_fixed = match inode.is_dir() {
         true => inode.subvol.has_fixed_names(),

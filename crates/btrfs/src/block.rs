@@ -1,7 +1,7 @@
 //! Blocks of file data, and rounding to them.
 
-/// Bytes of a block of file data: the sector size of volumes that are written. Others are read: what
-/// reads, and what replays a log, asks for the sector of the volume
+/// Bytes of a block of file data: the sector size of volumes that are written. Volumes with other
+/// sectors are only read. What reads, or replays a log in memory, asks for the sector of the volume
 /// ([`Files::sector_bytes`](crate::files::Files::sector_bytes), `Tree::sector_bytes`).
 pub const BLOCK_BYTES: u32 = 4096;
 /// [`BLOCK_BYTES`] as file offsets count.

@@ -9,7 +9,6 @@ use btrfs_format::{Generation, Key, KeyType, LogicalAddr, ObjectId, TreeBlock};
 use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::block::BLOCK;
 use crate::error::{Error, Result, StoreError};
 use btrfs_store::overlay::ItemBytes;
 use btrfs_store::tree::{Cursor, Item, Run, Tree};
@@ -160,6 +159,7 @@ impl Extent {
             })
         };
         let view = file_extent(&item).ok_or_else(|| bad("is too short"))?;
+        let sector = tree.sector_bytes();
         let (generation, kind, len_bytes) = match view {
             FileExtentView::Inline { head, data } => {
                 let ram_bytes = head.ram_bytes.get();
@@ -171,7 +171,6 @@ impl Extent {
                     return Err(bad("inline data of another length than it says"));
                 }
                 let (generation, compression) = (head.generation.into(), head.compression);
-                let sector = tree.sector_bytes();
                 let len_bytes = ram_bytes.next_multiple_of(sector).max(sector);
                 (
                     generation,
@@ -185,7 +184,7 @@ impl Extent {
             }
             FileExtentView::Regular(raw) => {
                 check_encoding(raw.compression, raw.encryption, raw.other_encoding).map_err(bad)?;
-                let (kind, len_bytes) = decode_regular(raw).map_err(bad)?;
+                let (kind, len_bytes) = decode_regular(raw, sector).map_err(bad)?;
                 (raw.generation.into(), kind, len_bytes)
             }
         };
@@ -193,7 +192,7 @@ impl Extent {
             .offset
             .checked_add(len_bytes)
             .is_some_and(|end| end <= i64::MAX as u64 + 1);
-        if !key.offset.is_multiple_of(BLOCK) || !ends_in_file {
+        if !key.offset.is_multiple_of(sector) || !ends_in_file {
             return Err(bad("lies at an impossible offset"));
         }
         Ok(Self {
@@ -215,7 +214,7 @@ fn check_encoding(compression: u8, encryption: u8, other: U16) -> std::result::R
     Ok(())
 }
 
-fn decode_regular(raw: &FileExtent) -> std::result::Result<(Kind, u64), &'static str> {
+fn decode_regular(raw: &FileExtent, sector: u64) -> std::result::Result<(Kind, u64), &'static str> {
     let len_bytes = raw.num_bytes.get();
     let disk = OnDisk {
         addr: raw.disk_bytenr.into(),
@@ -228,7 +227,7 @@ fn decode_regular(raw: &FileExtent) -> std::result::Result<(Kind, u64), &'static
     if raw.ty > file_extent_type::PREALLOC {
         return Err("has an unknown type");
     }
-    if len_bytes == 0 || !len_bytes.is_multiple_of(BLOCK) {
+    if len_bytes == 0 || !len_bytes.is_multiple_of(sector) {
         return Err("has an impossible length");
     }
     if disk.addr == LogicalAddr(0) {
@@ -236,9 +235,9 @@ fn decode_regular(raw: &FileExtent) -> std::result::Result<(Kind, u64), &'static
     }
     let aligned = [disk.addr.get(), disk.len_bytes, disk.offset_bytes]
         .iter()
-        .all(|n| n.is_multiple_of(BLOCK));
+        .all(|n| n.is_multiple_of(sector));
     if !aligned || disk.len_bytes == 0 || disk.addr.checked_add(disk.len_bytes).is_none() {
-        return Err("is not aligned to blocks");
+        return Err("is not aligned to sectors");
     }
     let end = disk
         .offset_bytes

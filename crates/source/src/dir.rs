@@ -216,8 +216,8 @@ fn body(dir: &Arc<Path>, name: &[u8], host: &Path, metadata: &Metadata) -> Resul
     })
 }
 
-/// Whether the system is asked where holes are. Others than Linux are not: APFS of macOS has told of
-/// holes where data was, so that copies lost it.
+/// Whether the system is asked where holes are. Others than Linux are not: APFS of macOS has told
+/// of holes where data was, so that copies lost it.
 const ASKS_FOR_HOLES: bool = cfg!(target_os = "linux");
 
 /// Offset and length of what is no hole.

@@ -90,24 +90,19 @@ pub struct Decoder {
 impl Default for Decoder {
     /// For sectors of 4 KiB.
     fn default() -> Self {
-        Self::new(LZO_SEGMENT_BYTES)
-    }
-}
-
-impl Decoder {
-    /// For the extents of a volume with sectors of so many bytes.
-    pub(crate) fn new(sector_bytes: usize) -> Self {
         Self {
-            lzo_segment_bytes: sector_bytes,
+            lzo_segment_bytes: LZO_SEGMENT_BYTES,
             zstd: None,
             zlib: None,
             raw: Vec::new(),
         }
     }
+}
 
-    /// From here on, extents of volumes with sectors of so many bytes: LZO's frame has them.
-    pub fn set_sector_bytes(&mut self, sector_bytes: usize) {
-        self.lzo_segment_bytes = sector_bytes;
+impl Decoder {
+    /// From here on, extents of volumes with sectors of so many bytes: LZO's frame depends on them.
+    pub fn set_sector_bytes(&mut self, sector_bytes: u32) {
+        self.lzo_segment_bytes = sector_bytes as usize;
     }
 
     /// Room for what an extent has on disk; what is in it means nothing. Longer ones than there can
@@ -188,7 +183,7 @@ impl Decoder {
 
 /// Decoders that are not in use.
 pub(crate) struct Decoders {
-    sector_bytes: usize,
+    sector_bytes: u32,
     kept: Mutex<Vec<Decoder>>,
 }
 
@@ -199,7 +194,7 @@ impl Decoders {
     /// For the extents of a volume with sectors of so many bytes.
     pub(crate) fn new(sector_bytes: u32) -> Self {
         Self {
-            sector_bytes: sector_bytes as usize,
+            sector_bytes,
             kept: Mutex::new(LockRank::Decoders, Vec::new()),
         }
     }
@@ -207,7 +202,8 @@ impl Decoders {
     /// Lends any decoder that is free, or a new one.
     pub(crate) fn with<R>(&self, run: impl FnOnce(&mut Decoder) -> R) -> R {
         let kept = self.kept.lock().pop();
-        let mut decoder = kept.unwrap_or_else(|| Decoder::new(self.sector_bytes));
+        let mut decoder = kept.unwrap_or_default();
+        decoder.set_sector_bytes(self.sector_bytes);
         let result = run(&mut decoder);
         let mut kept = self.kept.lock();
         if kept.len() < DECODERS_MAX {

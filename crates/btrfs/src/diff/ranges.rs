@@ -41,13 +41,9 @@ pub(crate) type Piece = (Range<u64>, Map);
 /// The rest of the last sector of a file that has grown, where it is made of something now. Both
 /// trees may say that it is the same: what lies behind the end of a file in its last sector may be
 /// anything, and is not seen.
-pub(crate) fn uncovered(
-    new: &Subvol,
-    ino: ObjectId,
-    (old_size, new_size): (u64, u64),
-    sector_bytes: u64,
-) -> Result<Option<Range<u64>>> {
-    let last = old_size - old_size % sector_bytes..old_size.next_multiple_of(sector_bytes);
+pub(crate) fn uncovered(new: &Subvol, ino: ObjectId, (old_size, new_size): (u64, u64)) -> Result<Option<Range<u64>>> {
+    let sector = new.tree.sector_bytes();
+    let last = old_size - old_size % sector..old_size.next_multiple_of(sector);
     let tail = old_size..last.end.min(new_size);
     if tail.is_empty() {
         return Ok(None);

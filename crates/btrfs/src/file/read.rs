@@ -319,14 +319,6 @@ pub(crate) fn read_as_it_lies(files: &Files, inode: &Arc<Inode>, addr: LogicalAd
 
 /// Reads whole blocks and checks them.
 fn read_blocks(files: &Files, inode: &Arc<Inode>, addr: u64, out: &mut [u8]) -> Result<()> {
-    let sector = files.sector_bytes();
-    // Items were looked at for blocks, and sectors may be larger.
-    if !(addr | out.len() as u64).is_multiple_of(sector) {
-        return Err(Error::Store(StoreError::CorruptTree {
-            tree: inode.tree.id(),
-            what: format!("an extent at {addr} is not aligned to sectors"),
-        }));
-    }
     let addr = LogicalAddr(addr);
     if inode.flags() & flags::NODATASUM != 0 || !files.has_data_csums() {
         return Ok(files.store().volume().read_data(addr, out, None)?);

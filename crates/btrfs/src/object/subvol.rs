@@ -97,8 +97,8 @@ pub struct Subvol {
     pub(crate) tree: Arc<Tree>,
     pub(crate) root_ino: ObjectId,
     pub(crate) read_only: AtomicBool,
-    /// Its name is gone: no directory in it changes any more, and it is dropped when nothing in it is
-    /// in use.
+    /// Its name is gone: no directory in it changes any more, and it is dropped when nothing in it
+    /// is in use.
     pub(crate) dead: AtomicBool,
     /// The next inode number; 0 while it is not known.
     pub(crate) next_ino: AtomicU64,

@@ -65,8 +65,7 @@ impl<W: Write> Sender<'_, W> {
             size: new.size,
         };
         if !changed.is_made()
-            && let Some(tail) =
-                ranges::uncovered(&self.new.subvol, file.ino, (size, new.size), self.reader.sector_bytes())?
+            && let Some(tail) = ranges::uncovered(&self.new.subvol, file.ino, (size, new.size))?
         {
             self.put_data(&file, &tail)?;
             (size, is_written) = (tail.end, true);
@@ -224,13 +223,13 @@ impl<W: Write> Sender<'_, W> {
             let Some(item) = changes::inode(&subvol.tree, spot.ino)? else {
                 continue;
             };
-            // The end of the source may be in the middle of a sector: only there may the copy end in
-            // one.
+            // The end of the source may be in the middle of a sector: only there may the copy end
+            // in one.
             let left = left.min(item.size.get().saturating_sub(offset));
             let mut len = left.min(range.end - range.start);
             let is_at_both_ends = offset + len == item.size.get() && range.start + len == file.size;
             if !is_at_both_ends {
-                len -= len % self.reader.sector_bytes();
+                len -= len % subvol.tree.sector_bytes();
             }
             if len == 0 || item.nlink.get() == 0 {
                 continue;
@@ -262,7 +261,7 @@ impl<W: Write> Sender<'_, W> {
         })?;
         let how = match disk.compression {
             on_disk::ZLIB => compression::ZLIB,
-            on_disk::LZO => compression::lzo(self.reader.sector_bytes()),
+            on_disk::LZO => compression::lzo(self.new.subvol.tree.sector_bytes()),
             on_disk::ZSTD => compression::ZSTD,
             _ => return Err(cowshed_vfs::Error::Corrupt.into()),
         };

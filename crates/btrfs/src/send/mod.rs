@@ -63,11 +63,6 @@ struct DataReader<'a> {
 }
 
 impl DataReader<'_> {
-    /// Bytes of a sector of the volume.
-    fn sector_bytes(&self) -> u64 {
-        self.mount.files().sector_bytes()
-    }
-
     /// Reads of an inode.
     fn read<T>(
         &mut self,

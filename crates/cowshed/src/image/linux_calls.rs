@@ -1,5 +1,5 @@
-//! Calls that Linux alone has, for files of the host. Other systems answer that they cannot, as file
-//! systems without these do.
+//! Calls that Linux alone has, for files of the host. On other systems they fail, as on a file
+//! system that does not have them.
 
 #[cfg(target_os = "linux")]
 mod calls {

@@ -39,7 +39,8 @@ pub(crate) fn will_need(file: &File, offset_bytes: u64, len_bytes: u64) {
     }
 }
 
-/// posix_fadvise(2), DONTNEED: puts what is on disk of a range out of memory, mostly. 0: to the end.
+/// posix_fadvise(2), DONTNEED: puts what is on disk of a range out of memory, mostly. A length of
+/// 0: to the end.
 #[cfg(test)]
 pub(crate) fn forget(file: &File, offset_bytes: u64, len_bytes: u64) {
     let _ = fadvise(file, offset_bytes, NonZeroU64::new(len_bytes), Advice::DontNeed);

@@ -88,21 +88,19 @@ impl From<Abandoned> for Error {
 /// A queued fsync.
 #[derive(Debug)]
 struct Request {
-    tree: Arc<Tree>,
+    subvol: Arc<Subvol>,
     ino: ObjectId,
     scope: Scope,
     in_place: bool,
-    subvol: Arc<Subvol>,
 }
 
 impl Request {
     fn of(inode: &Inode, scope: Scope) -> Self {
         Self {
-            tree: inode.tree.clone(),
+            subvol: inode.subvol.clone(),
             ino: inode.ino,
             scope,
             in_place: inode.flags() & flags::NODATACOW != 0,
-            subvol: inode.subvol.clone(),
         }
     }
 }
@@ -204,7 +202,7 @@ fn sync_all(files: &Files, log: &Log, requests: &[Request], commits: &mut Commit
 /// Commits where a log would have been written: see [`crate::name_changes`].
 fn commit_instead(files: &Files, requests: &[Request], commits: &mut CommitStats) -> Result<()> {
     for request in requests {
-        let tree = &request.tree;
+        let tree = &request.subvol.tree;
         let objects = tree.tracked_objects(RENAMED_MAX).into_iter();
         let (_, mut renamed) = files.names().take();
         renamed.committed_instead(tree.id(), objects.chain([request.ino]));
@@ -301,8 +299,8 @@ fn item_bytes(edits: &Edits) -> u64 {
 fn collect(files: &Files, log: &Log, state: &mut LogTrees, requests: &[Request]) -> Step<Vec<(TreeId, Edits)>> {
     let mut by_tree: BTreeMap<TreeId, (Arc<Tree>, BTreeMap<ObjectId, Scope>)> = BTreeMap::new();
     for request in requests {
-        let entry = by_tree.entry(request.tree.id());
-        let (_, inodes) = entry.or_insert_with(|| (request.tree.clone(), BTreeMap::new()));
+        let entry = by_tree.entry(request.subvol.id);
+        let (_, inodes) = entry.or_insert_with(|| (request.subvol.tree.clone(), BTreeMap::new()));
         let scope = inodes.entry(request.ino).or_insert(request.scope);
         *scope = request.scope.max(*scope);
     }

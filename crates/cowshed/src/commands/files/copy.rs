@@ -554,8 +554,8 @@ impl<'s> Copier<'s> {
                 let _ = to.side.set_owner(&to.path, None, Some(stat.gid), follow);
                 perm &= !0o6000;
             }
-            // Attributes before the mode, which may forbid the owner to write. A list after it: it is a
-            // part of the mode.
+            // Attributes before the mode, which may forbid the owner to write. Access lists after
+            // it: they set the mode, too.
             let xattrs = self.xattrs(from, stat)?;
             let (lists, others): (Vec<_>, Vec<_>) = xattrs.iter().partition(|(name, _)| ACLS.contains(&&name[..]));
             set_xattrs(&others, to)?;

@@ -36,11 +36,13 @@ impl Extents {
             sent::NONE => return part(data, how),
             sent::ZLIB => stored::ZLIB,
             sent::ZSTD => stored::ZSTD,
-            lzo @ sent::LZO_4K..=sent::LZO_64K => {
-                self.decoder.set_sector_bytes(4096 << (lzo - sent::LZO_4K));
-                stored::LZO
-            }
-            other => bail!("compression {other} is unknown"),
+            other => match sent::lzo_sector_bytes(other) {
+                Some(sector_bytes) => {
+                    self.decoder.set_sector_bytes(sector_bytes);
+                    stored::LZO
+                }
+                None => bail!("compression {other} is unknown"),
+            },
         };
         let len = usize::try_from(how.len)
             .ok()
@@ -90,6 +92,18 @@ mod tests {
     fn refused(how: &Encoding, words: &str) {
         let error = Extents::default().decode(how, b"0123456789").unwrap_err();
         assert!(format!("{error:#}").contains(words), "{error:#}");
+    }
+
+    #[test]
+    fn numbers_of_lzo_say_their_sectors() {
+        for sector_bytes in [0x1000, 0x2000, 0x4000, 0x8000, 0x1_0000] {
+            assert_eq!(
+                sent::lzo_sector_bytes(sent::lzo(sector_bytes.into())),
+                Some(sector_bytes)
+            );
+        }
+        let others = [sent::NONE, sent::ZLIB, sent::ZSTD, sent::LZO_64K + 1];
+        assert!(others.iter().all(|other| sent::lzo_sector_bytes(*other).is_none()));
     }
 
     #[test]
