@@ -245,6 +245,29 @@ fn a_leaf_without_a_good_copy_costs_what_is_in_it() {
     assert!(tried > 2 && last_tried, "only {tried} leaves, the last {last_tried}");
 }
 
+#[test]
+fn a_damaged_subvolume_hides_no_name_beside_it() {
+    let mut tried = 0;
+    for base in seeds::all().expect("sound volumes") {
+        let expected = read_all(&Disks::of(&base).mount());
+        let disks = Disks::of(&base);
+        let blocks = base.layout.blocks.iter();
+        for leaf in blocks.filter(|b| b.level == 0 && TreeId(b.owner).is_subvolume() && b.owner != TreeId::FS.0) {
+            leaf.copies.iter().for_each(|copy| disks.spoil(*copy));
+            tried += 1;
+        }
+        let now = read_all(&disks.mount());
+        assert_ne!(now.get(""), Some(&Err(Error::Io)), "{}: the top directory", base.name);
+        for (path, contents) in expected {
+            let is_below_damage =
+                |(damaged, read): (&String, &Result<_>)| *read == Err(Error::Io) && path.starts_with(damaged.as_str());
+            let is_same = now.get(&path) == Some(&contents);
+            assert!(is_same || now.iter().any(is_below_damage), "{}: {path}", base.name);
+        }
+    }
+    assert!(tried > 0, "no volume has a subvolume");
+}
+
 /// Read-only, with what `rescue=` allows.
 fn rescued(rescue: Rescue) -> OpenOptions {
     OpenOptions {

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use btrfs_format::ObjectId;
 use cowshed_vfs::fs::{DirPlusSink, WantsNode};
 use cowshed_vfs::{DirEntry, Entry, Error as Errno, FileKind, NodeId};
 
@@ -45,7 +46,7 @@ impl Fs {
             let ino = if own == COOKIE_SELF {
                 self.numbering.shown_of(dir)
             } else {
-                self.parent_number(dir)?
+                self.parent_number(dir)
             };
             let entry = DirEntry {
                 name,
@@ -63,7 +64,7 @@ impl Fs {
         dir::list(dir, cookie, |listed| {
             let entry = DirEntry {
                 name: listed.name,
-                ino: self.number_in_listing(dir, listed)?,
+                ino: self.number_in_listing(dir, listed),
                 kind: listed.kind,
                 cookie: listed.cookie,
             };
@@ -71,25 +72,37 @@ impl Fs {
         })
     }
 
-    fn parent_number(&self, dir: &Arc<Inode>) -> Result<u64> {
-        let parent = if Arc::ptr_eq(dir, &self.root) {
+    /// A parent that cannot be read is no reason not to list what is here.
+    fn parent_number(&self, dir: &Arc<Inode>) -> u64 {
+        if Arc::ptr_eq(dir, &self.root) {
+            return self.numbering.shown_of(dir);
+        }
+        let parent = dir::parent_of(&self.mount, dir).unwrap_or_else(|error| {
+            super::errno("readdir", error);
             None
-        } else {
-            dir::parent_of(&self.mount, dir)?
-        };
-        Ok(match parent {
+        });
+        match parent {
             Some((tree, ino)) => self.numbering.shown(tree, ino),
             None => self.numbering.shown_of(dir),
-        })
+        }
     }
 
-    fn number_in_listing(&self, dir: &Arc<Inode>, listed: &ListedEntry<'_>) -> Result<u64> {
+    /// A damaged subvolume has the number of its top directory, and `lookup` says what is wrong:
+    /// the names beside it are listed all the same.
+    fn number_in_listing(&self, dir: &Arc<Inode>, listed: &ListedEntry<'_>) -> u64 {
         match listed.found.target {
-            Target::Inode(ino) => Ok(self.numbering.shown(dir.tree.id(), ino)),
+            Target::Inode(ino) => self.numbering.shown(dir.tree.id(), ino),
             // Only going there tells a subvolume from a stand-in for one.
-            Target::Subvol(_) => {
-                let inode = dir::load_target(&self.mount, dir, listed.name, &listed.found)?;
-                Ok(inode.map_or(0, |i| self.numbering.shown_of(&i)))
+            Target::Subvol(tree) => {
+                let inode = dir::load_target(&self.mount, dir, listed.name, &listed.found);
+                let inode = inode.unwrap_or_else(|error| {
+                    super::errno("readdir", error);
+                    None
+                });
+                match inode {
+                    Some(inode) => self.numbering.shown_of(&inode),
+                    None => self.numbering.shown(tree, ObjectId::FIRST_FREE),
+                }
             }
         }
     }
