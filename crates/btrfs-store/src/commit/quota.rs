@@ -10,12 +10,17 @@ use zerocopy::little_endian::U64;
 use super::Committer;
 use crate::error::Result;
 
-/// `flags` of the status item: accounting is on; its numbers are not to be trusted.
+/// `flags` of the status item: accounting is on; a count of all extents is under way; the numbers
+/// are not to be trusted.
 const STATUS_ON: u64 = 1 << 0;
+const STATUS_RESCAN: u64 = 1 << 1;
 const STATUS_INCONSISTENT: u64 = 1 << 2;
 
 impl Committer<'_> {
     /// Marks the numbers of quota groups as inconsistent, once per mount, where quotas are on.
+    ///
+    /// A count that was interrupted ends here: Linux would go on with it where it stopped, miss what
+    /// we changed before that, and take the numbers for right.
     pub(super) fn mark_quotas_inconsistent(&mut self) -> Result<()> {
         if self.store.jobs().quota_settled.swap(true, Ordering::AcqRel) {
             return Ok(());
@@ -32,10 +37,11 @@ impl Committer<'_> {
             return Ok(());
         };
         let flags = status.flags.get();
-        if flags & STATUS_ON == 0 || flags & STATUS_INCONSISTENT != 0 {
+        let marked = (flags & !STATUS_RESCAN) | STATUS_INCONSISTENT;
+        if flags & STATUS_ON == 0 || flags == marked {
             return Ok(());
         }
-        status.flags = U64::new(flags | STATUS_INCONSISTENT);
+        status.flags = U64::new(marked);
         self.merge_edits(TreeId::QUOTA, vec![(key, Some(bytes.into()))])
     }
 }

@@ -5,12 +5,12 @@ use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use cowshed_harness::{KernelVolume, need};
+use cowshed_harness::{KernelVolume, VolumeOptions, need, progs};
 use serde_json::Value;
 
 use crate::extents::{Mounted, mounted};
 use crate::mount::{Guard, unmount};
-use crate::support::run;
+use crate::support::{assert_clean_for_both, run};
 
 const MIB: u64 = 1 << 20;
 
@@ -223,4 +223,51 @@ fn searches_make_no_commits() {
     unmount(&mnt);
     drop(guard);
     scratch.assert_clean();
+}
+
+/// Linux goes on where it stopped with a count that was interrupted, and takes the sums for right.
+#[test]
+fn interrupted_count_of_quota_groups_ends_with_our_first_commit() {
+    let Some(()) = need::kernel_btrfs() else { return };
+    let volume = KernelVolume::make(&VolumeOptions {
+        size_bytes: 512 * MIB,
+        node_bytes: Some(4096),
+        ..VolumeOptions::default()
+    })
+    .unwrap();
+    let quota = |mounted: &cowshed_harness::Mounted, words: &[&str]| {
+        let dir = mounted.dir().to_str().unwrap();
+        mounted.btrfs(&[&["quota"], words, &[dir]].concat()).unwrap()
+    };
+    let mounted = volume.mount().unwrap();
+    for dir in 0..10 {
+        let dir = mounted.dir().join(format!("d{dir}"));
+        fs::create_dir(&dir).unwrap();
+        for number in 0..1000 {
+            fs::write(dir.join(number.to_string()), [1; 5000]).unwrap();
+        }
+    }
+    quota(&mounted, &["enable"]);
+    mounted.unmount().unwrap();
+    let image = volume.image();
+    let dump = || progs::dump_tree(&[image], &["-t", "quota"]).unwrap();
+    let mut tries = 0..20;
+    while !dump().contains("SCANNING") {
+        assert!(tries.next().is_some(), "each count came to its end before the unmount");
+        let mounted = volume.mount().unwrap();
+        quota(&mounted, &["rescan"]);
+        mounted.unmount().unwrap();
+    }
+    for dir in [1, 4, 8] {
+        run("rm -r {}", &[format!("{}:/d{dir}", image.display()).as_ref()]).ok();
+    }
+    assert!(dump().contains("flags ON|INCONSISTENT"), "{}", dump());
+    assert_clean_for_both(image);
+    // Until its user counts anew.
+    let mounted = volume.mount().unwrap();
+    fs::write(mounted.dir().join("d2/new"), [2; 5000]).unwrap();
+    quota(&mounted, &["rescan", "-w"]);
+    mounted.unmount().unwrap();
+    assert!(dump().contains("flags ON scan"), "{}", dump());
+    assert_clean_for_both(image);
 }
