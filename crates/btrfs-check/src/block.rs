@@ -18,6 +18,8 @@ pub(crate) enum Owner {
     Exactly(TreeId),
     /// Any subvolume: snapshots share blocks. Relocation leaves blocks of its own behind.
     Subvolume,
+    /// Any tree that an interrupted balance has a copy of.
+    Relocated,
 }
 
 /// What is known of a block before it is read.
@@ -237,6 +239,7 @@ fn judge_header(volume: &Volume, header: &Header, expect: &Expect) -> Result<(),
     let suits = match expect.owner {
         Owner::Exactly(tree) => owner == tree,
         Owner::Subvolume => owner.is_subvolume() || relocated,
+        Owner::Relocated => owner.is_subvolume() || owner == TreeId::DATA_RELOC || relocated,
     };
     if !suits {
         return Err((Id::BlockOwner, format!("owned by tree {owner}")));

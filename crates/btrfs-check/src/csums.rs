@@ -118,22 +118,27 @@ pub(crate) fn read(cx: &mut Cx<'_>, root: &Root) -> CsumMap {
     map
 }
 
-/// Checksums must lie on data extents.
-pub(crate) fn check_orphans(cx: &mut Cx<'_>, map: &CsumMap) {
+/// Checksums must lie on data extents, or on data that the log leads to.
+pub(crate) fn check_orphans(cx: &mut Cx<'_>, map: &CsumMap, logged: &CsumMap) {
     for &(start, end) in &map.runs {
         let mut at = start;
         let mut orphan = 0u64;
         let mut first = None;
+        let mut gap = |from: u64, to: u64| {
+            let len = to.saturating_sub(from).saturating_sub(logged.covered_bytes(from, to));
+            if len > 0 {
+                orphan = orphan.saturating_add(len);
+                first = first.or(Some(from));
+            }
+        };
         for extent in cx.extents.overlapping(start, end).filter(|e| e.is_data()) {
             if extent.addr > at {
-                orphan = orphan.saturating_add(extent.addr.saturating_sub(at));
-                first = first.or(Some(at));
+                gap(at, extent.addr);
             }
             at = at.max(extent.end());
         }
         if at < end {
-            orphan = orphan.saturating_add(end.saturating_sub(at));
-            first = first.or(Some(at));
+            gap(at, end);
         }
         if let Some(first) = first {
             let what = format!("{orphan} bytes of {start} to {end} have checksums but are no data");

@@ -58,6 +58,8 @@ finding_ids! {
     SuperUnreadable = "super-unreadable", Error;
     /// A copy of the superblock is damaged, or differs from the best one.
     SuperMirror = "super-mirror", Error;
+    /// No superblock where a copy belongs: the next commit writes it.
+    SuperMirrorMissing = "super-mirror-missing", Warning;
     /// A copy of the superblock is of the commit before or after, or of another one of the same
     /// generation: legal after a crash.
     SuperMirrorStale = "super-mirror-stale", Note;
@@ -73,6 +75,9 @@ finding_ids! {
     SuperNumDevices = "super-num-devices", Error;
     /// The device item in a superblock differs from the one in the chunk tree.
     SuperDevItem = "super-dev-item", Error;
+    /// A superblock's device item has another number of bytes used than the chunk tree: Linux 4 and
+    /// before leave it so where chunks were only removed.
+    SuperDevItemStale = "super-dev-item-stale", Note;
     /// A device of the volume was not given.
     DeviceMissing = "device-missing", Error;
     /// A device was given that belongs to another volume, or twice.

@@ -180,14 +180,18 @@ pub(crate) fn check_devices(cx: &mut Cx<'_>) {
     let own = sb.dev_item;
     match items.get(&own.devid.get()) {
         Some(item) => {
-            let same =
-                item.uuid == own.uuid && item.total_bytes == own.total_bytes && item.bytes_used == own.bytes_used;
-            if !same {
+            let is_same_device = item.uuid == own.uuid && item.total_bytes == own.total_bytes;
+            if !is_same_device || item.bytes_used != own.bytes_used {
                 let what = format!(
                     "the superblock says {} of {} bytes used, the chunk tree {} of {}",
                     own.bytes_used, own.total_bytes, item.bytes_used, item.total_bytes
                 );
-                cx.sink.add(Id::SuperDevItem, Site::device(own.devid.get(), 0), what);
+                let id = if is_same_device {
+                    Id::SuperDevItemStale
+                } else {
+                    Id::SuperDevItem
+                };
+                cx.sink.add(id, Site::device(own.devid.get(), 0), what);
             }
         }
         None => {

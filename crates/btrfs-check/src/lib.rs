@@ -142,11 +142,11 @@ fn check_volume(cx: &mut Cx<'_>) {
     }
     roots::check_links(cx, &roots);
     layout::check_block_groups(cx, &groups, groups_whole, extents_whole);
-    if extents_whole {
-        csums::check_orphans(cx, &csums);
-    }
     let details = extents::judge(cx, extents_whole);
-    log::check(cx, &roots, &csums);
+    let logged = log::check(cx, &roots, &csums);
+    if extents_whole && let Some(logged) = logged {
+        csums::check_orphans(cx, &csums, &logged);
+    }
     if !details.is_empty() && extents_whole {
         extents::watch(cx, &details);
         walk_for_details(cx, &roots);

@@ -57,11 +57,12 @@ impl Found {
     }
 }
 
-/// Reads the log tree and the logs of all subvolumes.
-pub(crate) fn check(cx: &mut Cx<'_>, roots: &Roots, volume: &CsumMap) {
+/// Reads the log tree and the logs of all subvolumes. Returns the data that they lead to, unless it
+/// is not known whole.
+pub(crate) fn check(cx: &mut Cx<'_>, roots: &Roots, volume: &CsumMap) -> Option<CsumMap> {
     let addr = cx.vol.sb.log_root.get();
     if addr == 0 {
-        return;
+        return Some(CsumMap::default());
     }
     let root = Root {
         tree: TreeId::TREE_LOG,
@@ -123,8 +124,8 @@ pub(crate) fn check(cx: &mut Cx<'_>, roots: &Roots, volume: &CsumMap) {
     if !whole {
         cx.sink.add(Id::LogInvalid, root.site(), "the log cannot be read whole");
     }
+    let data = csums::ranges_of(&found.data);
     if cx.opts.data_csums {
-        let data = csums::ranges_of(&found.data);
         for sums in &found.sums {
             csums::verify_ranges(cx, &data, sums);
         }
@@ -132,6 +133,7 @@ pub(crate) fn check(cx: &mut Cx<'_>, roots: &Roots, volume: &CsumMap) {
             check_covered(cx, &found, volume);
         }
     }
+    whole.then_some(data)
 }
 
 /// Data of the log has checksums where its inode says so, there or in the volume, and else none:

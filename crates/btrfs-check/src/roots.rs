@@ -217,7 +217,8 @@ fn parse(cx: &Cx<'_>, key: Key, item: &RootItem) -> Result<TreeRoot, String> {
         bytes_used: item.bytes_used.get(),
         uuid: if valid_v2 { item.uuid } else { Uuid::default() },
         received_uuid: if valid_v2 { item.received_uuid } else { Uuid::default() },
-        is_snapshot: valid_v2 && item.parent_uuid != Uuid::default(),
+        // Kernels before 3.6 note no parent, but the transaction in the key.
+        is_snapshot: tree.is_subvolume() && key.offset != 0 || valid_v2 && item.parent_uuid != Uuid::default(),
         root_dirid: item.root_dirid.get(),
     })
 }
@@ -317,6 +318,17 @@ pub(crate) fn check_links(cx: &mut Cx<'_>, roots: &Roots) {
     }
 }
 
+/// mkfs.btrfs 4.17 to 5.x makes the uuid tree with a top directory, as it makes subvolumes. Nothing
+/// reads it.
+fn is_dir_of_mkfs(key: &Key) -> bool {
+    let dir = ObjectId::FIRST_FREE;
+    [
+        Key::new(dir, KeyType::INODE_ITEM, 0),
+        Key::new(dir, KeyType::INODE_REF, dir.get()),
+    ]
+    .contains(key)
+}
+
 /// The uuid tree against the subvolumes, where the superblock says that it is up to date.
 pub(crate) fn check_uuid_tree(cx: &mut Cx<'_>, roots: &Roots) {
     let Some(tree) = roots.get(TreeId::UUID) else { return };
@@ -327,7 +339,9 @@ pub(crate) fn check_uuid_tree(cx: &mut Cx<'_>, roots: &Roots) {
         for (key, data) in leaf.items() {
             let site = item_site(TreeId::UUID, leaf, key);
             if key.ty != KeyType::UUID_SUBVOL && key.ty != KeyType::UUID_RECEIVED_SUBVOL {
-                cx.sink.add(Id::ItemForeign, site, "does not belong in the uuid tree");
+                if !is_dir_of_mkfs(&key) {
+                    cx.sink.add(Id::ItemForeign, site, "does not belong in the uuid tree");
+                }
                 continue;
             }
             let uuid = key_uuid(&key);

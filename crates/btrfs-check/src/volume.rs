@@ -169,7 +169,15 @@ fn best_superblock(sink: &mut Sink, device: &dyn BlockDevice) -> Option<Superblo
         }
         let what = match copy {
             Err(what) => what.clone(),
-            Ok(None) => "no btrfs superblock".into(),
+            Ok(None) => {
+                // btrfs-image restores the first one alone.
+                let is_dump = best.flags.get() & (super_flags::METADUMP | super_flags::METADUMP_V2) != 0;
+                if covered && !is_dump {
+                    let site = Site::device(best.dev_item.devid.get(), *offset);
+                    sink.add(Id::SuperMirrorMissing, site, format!("{name}: no btrfs superblock"));
+                }
+                continue;
+            }
             Ok(Some(sb)) if sb.generation != best.generation => {
                 format!("generation {}, the best copy has {}", sb.generation, best.generation)
             }

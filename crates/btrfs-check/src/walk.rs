@@ -66,8 +66,10 @@ pub(crate) struct Root {
 
 impl Root {
     pub(crate) fn owner(&self) -> Owner {
-        if self.tree.is_subvolume() || self.tree == TreeId::TREE_RELOC {
+        if self.tree.is_subvolume() {
             Owner::Subvolume
+        } else if self.tree == TreeId::TREE_RELOC {
+            Owner::Relocated
         } else {
             Owner::Exactly(self.tree)
         }

@@ -90,6 +90,7 @@ fn plant_super(id: Id, bases: &Bases) -> Option<Planted> {
             }
         }
         Id::SuperMirror => image.edit_super_copies(&[1], |sb| sb.label[0] = b'x'),
+        Id::SuperMirrorMissing => image.device.write_at(SUPERBLOCK_OFFSETS[1], &[0; 4096]).ok()?,
         Id::SuperMirrorStale => {
             image.edit_super_copies(&[1], |sb| {
                 sb.generation = (sb.generation.get() - 1).into();
@@ -102,7 +103,8 @@ fn plant_super(id: Id, bases: &Bases) -> Option<Planted> {
         Id::SuperBytesUsed => image.edit_super(|sb| sb.bytes_used = (sb.bytes_used.get() + 4096).into()),
         Id::SuperTotalBytes => image.edit_super(|sb| sb.total_bytes = (sb.total_bytes.get() - 4096).into()),
         Id::SuperNumDevices => image.edit_super(|sb| sb.num_devices = 2.into()),
-        Id::SuperDevItem => {
+        Id::SuperDevItem => image.edit_super(|sb| sb.dev_item.uuid = Default::default()),
+        Id::SuperDevItemStale => {
             image.edit_super(|sb| sb.dev_item.bytes_used = (sb.dev_item.bytes_used.get() + 4096).into())
         }
         Id::DeviceMissing => image.edit_as(TreeId::CHUNK, of_type(KeyType::DEV_ITEM), |_: &mut DevItem| {}),

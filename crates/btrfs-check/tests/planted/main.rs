@@ -7,6 +7,7 @@
 mod files;
 mod image;
 mod layout;
+mod odd;
 mod refs;
 
 use std::path::Path;
