@@ -107,7 +107,7 @@ fn bad_field_is_refused_by_name() {
         ("leafsize", |sb| sb.leafsize_unused.set(4096)),
         ("stripesize", |sb| sb.stripesize.set(0)),
         ("bytes_used", |sb| sb.bytes_used.set(6 * 16384 - 1)),
-        ("total_bytes", |sb| sb.total_bytes.set(1 << 19)),
+        ("total_bytes", |sb| sb.total_bytes.set(0)),
         ("root", |sb| sb.root.set(0)),
         ("root", |sb| sb.root.set(5000)),
         ("chunk_root", |sb| sb.chunk_root.set(0)),

@@ -130,7 +130,11 @@ fn open_at(found: &[Found], superblock: Superblock, options: &OpenOptions) -> Re
     volume.sort_members();
     let tree = walk_chunk_tree(&mut volume, &superblock)?;
     volume.members = match_members(&volume, tree.devices, options)?;
-    check_stripes(&volume, &tree.chunks)?;
+    check_stripes(
+        &volume,
+        &tree.chunks,
+        options.read_only && options.rescue.ignore_bad_roots,
+    )?;
     volume.chunks = RwLock::new(LockRank::ChunkMap, Arc::new(tree.chunks));
     volume.read_only = decide_read_only(&volume, options)?;
     if options.rescue.use_backup_root {
@@ -280,8 +284,10 @@ fn match_members(volume: &Volume, items: BTreeMap<DevId, DevItem>, options: &Ope
     Ok(out)
 }
 
-/// Every stripe lies on a device of the volume, within its size.
-fn check_stripes(volume: &Volume, chunks: &ChunkMap) -> Result<()> {
+/// Every stripe lies on a device of the volume, within its size. With `may_end_early`, a chunk that
+/// leaves its device is no reason not to read the others, as with the kernel's
+/// `rescue=ignorebadroots`.
+fn check_stripes(volume: &Volume, chunks: &ChunkMap, may_end_early: bool) -> Result<()> {
     for chunk in chunks.iter() {
         for stripe in chunk.stripes() {
             let fail = |what: &str| {
@@ -295,7 +301,11 @@ fn check_stripes(volume: &Volume, chunks: &ChunkMap) -> Result<()> {
                 None => return fail("stripe on unknown device"),
                 Some(m) if m.uuid != stripe.dev_uuid => return fail("stripe has another uuid than device"),
                 Some(m) if stripe.at.offset + chunk.stripe_bytes() > m.total_bytes() => {
-                    return fail("stripe leaves device");
+                    if !may_end_early {
+                        return fail("stripe leaves device");
+                    }
+                    let (devid, logical) = (stripe.at.dev, chunk.logical());
+                    tracing::warn!(%devid, %logical, "a chunk leaves its device");
                 }
                 Some(_) => {}
             }
