@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use btrfs_format::items::FileExtent;
-use btrfs_format::view::{FileExtentView, file_extent};
+use btrfs_format::items::{DevItem, FileExtent};
+use btrfs_format::view::{FileExtentView, chunk, file_extent};
 use btrfs_format::{KeyType, TreeId};
 use btrfs_store::volume::{OpenOptions, Rescue, Volume};
 use cowshed_btrfs::EngineOptions;
@@ -16,6 +16,7 @@ use cowshed_fuzz::layout::{Block, Place, items_of};
 use cowshed_fuzz::seeds::{self, Base};
 use cowshed_runtime::FixedEnv;
 use cowshed_vfs::{Context, Error, FileKind, FileSystem, Handle, InitInfo, Lookup, NodeId, Result, SetAttr};
+use zerocopy::FromBytes;
 
 static ROOT: Context = Context::root();
 
@@ -302,6 +303,54 @@ fn bad_roots_are_done_without_when_asked() {
             fs.destroy();
         }
     }
+}
+
+/// As with the kernel's `rescue=ignorebadroots`.
+#[test]
+fn chunk_that_leaves_its_device_is_borne_when_asked() {
+    let base = base("own-16k");
+    let expected = read_all(&Disks::of(&base).mount());
+    let disks = Disks::of(&base);
+    let leaf = base.layout.blocks.iter().find(|b| b.owner == TreeId::CHUNK.0);
+    let leaf = leaf.filter(|b| b.level == 0).expect("one leaf has all chunks");
+    let mut bytes = base.layout.read(&disks.0, leaf);
+    let items = items_of(&bytes);
+    let ends = items.iter().filter(|(key, _)| key.ty == KeyType::CHUNK_ITEM);
+    let ends = ends.flat_map(|(_, data)| {
+        let (head, stripes) = chunk(data).expect("a sound chunk");
+        let ends = stripes.iter().map(|stripe| stripe.offset.get() + head.length.get());
+        ends.collect::<Vec<_>>()
+    });
+    let end = ends.max().expect("a chunk");
+    let is_device = |(key, _): &&(btrfs_format::Key, Vec<u8>)| key.ty == KeyType::DEV_ITEM;
+    let (_, device) = items.iter().find(is_device).expect("a device");
+    let at = bytes
+        .windows(device.len())
+        .position(|part| part == &device[..])
+        .expect("the item");
+    let item = DevItem::mut_from_bytes(&mut bytes[at..at + device.len()]).expect("a device item");
+    item.total_bytes = (end - 4096).into();
+    item.bytes_used = 0.into();
+    base.layout.seal(&mut bytes);
+    for (device, offset) in &leaf.copies {
+        disks.0[*device].write_at(*offset, &bytes).expect("writes");
+    }
+    let refused = disks.mount_with(&rescued(Rescue::default())).err().expect("refused");
+    assert!(refused.to_string().contains("stripe leaves device 1"), "{refused}");
+    let bad_roots = Rescue {
+        ignore_bad_roots: true,
+        ..Rescue::default()
+    };
+    assert!(
+        disks
+            .mount_with(&OpenOptions {
+                rescue: bad_roots,
+                ..OpenOptions::default()
+            })
+            .is_err()
+    );
+    let fs = disks.mount_with(&rescued(bad_roots)).expect("mounts");
+    assert!(read_all(&fs) == expected, "all lies before the end");
 }
 
 #[test]

@@ -129,7 +129,8 @@ pub(super) fn load(volume: &Volume, trees: &SpaceTrees, is_blind: bool) -> Resul
             return Err(corrupt(TreeId::CHUNK, format!("{key}: {count} stripes are too few")));
         }
         let stripe_bytes = len / profile.data_stripes(count);
-        for stripe in stripes {
+        // Blind, nothing is allocated: what stripes have of their devices does not matter.
+        for stripe in stripes.iter().filter(|_| !is_blind) {
             note_dev_extent(
                 &mut devices,
                 DevId(stripe.devid.get()),
