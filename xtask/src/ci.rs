@@ -7,7 +7,7 @@ use clap::Args as ClapArgs;
 use cowshed_harness::need;
 
 use crate::run::SHARE_MAX;
-use crate::{arrows, engine_lints, failures, hunt, licenses, real, run, side_by_side};
+use crate::{arrows, engine_lints, failures, hunt, licenses, real, run, side_by_side, targets};
 
 /// What hangs, in a mount or in the kernel, is cut and named. These are several times what a slow
 /// machine needs.
@@ -47,6 +47,7 @@ pub fn main(args: &Args) -> Result<()> {
             ]),
         )?;
         engine_lints::check()?;
+        targets::check()?;
     }
     run::build_tests(BUILD_MAX)?;
     side_by_side::run(TESTS_MAX)?;

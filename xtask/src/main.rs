@@ -15,6 +15,7 @@ mod real;
 mod run;
 mod side_by_side;
 mod sources;
+mod targets;
 mod xfs;
 
 use std::process::ExitCode;
@@ -74,6 +75,8 @@ enum Command {
     Xfs(long::Args),
     /// SQLite with atomic writes on a mount: `kills --rounds N --transactions T`, `rate DIR`
     Sqlite(long::Args),
+    /// Check that the command compiles for other systems, processors and C libraries
+    Targets,
     /// Check that every dependency's licence is on the list in deny.toml
     Licenses,
     /// Judge crash images of recorded runs: `--images N --seed S [--kernel-images M] [--faults F]`
@@ -114,6 +117,7 @@ fn run_command(command: Command) -> anyhow::Result<()> {
         Command::EngineLints => engine_lints::check(),
         Command::Counts(args) => counts::main(&args),
         Command::Fuzz(args) => fuzz::main(&args),
+        Command::Targets => targets::check(),
         Command::Licenses => licenses::main(),
         Command::Crash { args } => {
             let mut command = run::cargo(&["run", "--quiet", "--package", "cowshed-crash", "--"]);
