@@ -46,6 +46,11 @@ impl TreeBlock {
         Ok(Self { bytes })
     }
 
+    /// Whether the stored checksum is that of the bytes.
+    pub fn has_checksum(bytes: &[u8], expect: &BlockExpect) -> bool {
+        crate::verify::check_csum(bytes, expect).is_ok()
+    }
+
     /// Verifies a block that was built here as if it came from a device, and stores its checksum.
     /// Only the result may be written. Errors: what the verifier refuses.
     pub fn seal(mut bytes: Vec<u8>, expect: &BlockExpect) -> Result<Self, Corrupt> {

@@ -29,6 +29,7 @@ pub mod items;
 pub mod key;
 pub mod profile;
 pub mod render;
+pub mod salvage;
 pub mod superblock;
 mod verify;
 pub mod view;

@@ -20,7 +20,7 @@ use crate::log;
 use crate::mount_options::{self, Options};
 
 /// How a volume is opened by the commands that read files without mounting.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct ReadArgs {
     /// Another device of the same volume
     #[arg(short = 'D', long = "device", value_name = "DEVICE")]
@@ -163,6 +163,13 @@ pub fn explain_busy(error: anyhow::Error) -> anyhow::Error {
     }
 }
 
+/// Opens the volume on these devices. Errors: an option that is not one of its format, too.
+pub fn open_with(devices: Vec<Arc<dyn BlockDevice>>, options: &Options) -> Result<Arc<dyn cowshed_vfs::Volume>> {
+    let options = with_log_device(&devices, options, Locking::Locked)?;
+    let format = formats::format_with(&devices, &options.formats);
+    formats::open(devices, &options.formats).map_err(|failure| options.explain(format, failure))
+}
+
 /// Opens a volume's files for reading, without changing anything: a log is replayed in memory,
 /// unless the options forbid it.
 pub fn open_files(target: &Path, args: &ReadArgs) -> Result<cowshed::Volume> {
@@ -172,12 +179,7 @@ pub fn open_files(target: &Path, args: &ReadArgs) -> Result<cowshed::Volume> {
     let mut paths = vec![target.to_path_buf()];
     paths.extend(args.devices.iter().chain(&options.devices).cloned());
     let devices = open_to_read(&paths, Locking::Locked)?;
-    let open = || -> Result<cowshed::Volume> {
-        let options = with_log_device(&devices, &options, Locking::Locked)?;
-        let format = formats::format_with(&devices, &options.formats);
-        let volume = formats::open(devices, &options.formats).map_err(|failure| options.explain(format, failure))?;
-        Ok(cowshed::Volume::over(volume)?)
-    };
+    let open = || -> Result<_> { Ok(cowshed::Volume::over(open_with(devices, &options)?)?) };
     let volume = open().with_context(|| target.display().to_string())?;
     if volume.has_log() {
         crate::people::warn(format_args!(

@@ -65,7 +65,7 @@ pub const OPTIONS: &[MountOption] = &[
     option(
         &["rescue=MODES"],
         "for damaged volumes, separated by colons: norecovery (or nologreplay), all; btrfs: usebackuproot, \
-         ignorebadroots, ignoredatacsums, ignoremetacsums, ignoresuperflags; XFS: needsrepair, usebackupsuper",
+         ignorebadroots, ignoredatacsums, ignoremetacsums, ignoresuperflags, salvage; XFS: needsrepair, usebackupsuper",
     ),
     option(
         &["norecovery"],

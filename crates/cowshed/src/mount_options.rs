@@ -453,6 +453,10 @@ fn rescue(options: &mut Options, modes: &str) -> Result<()> {
                 of_btrfs.ignore_super_flags = true;
                 Some(Format::Btrfs)
             }
+            "salvage" => {
+                of_btrfs.salvage = true;
+                Some(Format::Btrfs)
+            }
             "needsrepair" => {
                 options.formats.xfs.needs_repair = true;
                 Some(Format::Xfs)
@@ -471,7 +475,7 @@ fn rescue(options: &mut Options, modes: &str) -> Result<()> {
             }
             _ => bail!(
                 "rescue={mode}: unknown; there are nologreplay (norecovery), all; for btrfs usebackuproot, \
-                 ignorebadroots, ignoredatacsums, ignoremetacsums, ignoresuperflags; for XFS needsrepair, \
+                 ignorebadroots, ignoredatacsums, ignoremetacsums, ignoresuperflags, salvage; for XFS needsrepair, \
                  usebackupsuper"
             ),
         };

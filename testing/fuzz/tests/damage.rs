@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use btrfs_format::items::{DevItem, FileExtent};
+use btrfs_format::items::{DevItem, FileExtent, InodeItem};
 use btrfs_format::view::{FileExtentView, chunk, file_extent};
 use btrfs_format::{KeyType, TreeId};
 use btrfs_store::volume::{OpenOptions, Rescue, Volume};
@@ -85,7 +85,10 @@ fn read_all(fs: &Fs) -> BTreeMap<String, Result<Vec<u8>>> {
             let path = format!("{path}/{}", String::from_utf8_lossy(&name));
             let node = match fs.lookup(&ROOT, dir, &name) {
                 Ok(Lookup::Found(entry)) => entry,
-                Ok(Lookup::Absent { .. }) => panic!("{path} was listed and is not there"),
+                Ok(Lookup::Absent { .. }) => {
+                    files.insert(path, Err(Error::NotFound));
+                    continue;
+                }
                 Err(error) => {
                     files.insert(path, Err(error));
                     continue;
@@ -305,6 +308,97 @@ fn bad_roots_are_done_without_when_asked() {
     }
 }
 
+/// Read-only, with `rescue=salvage`.
+fn salvaging(disks: &Disks) -> cowshed_btrfs::error::Result<Fs> {
+    disks.mount_with(&rescued(Rescue {
+        salvage: true,
+        ..Rescue::default()
+    }))
+}
+
+/// The numbers of what a path leads through, itself included.
+fn inos_along(fs: &Fs, path: &str) -> BTreeSet<u64> {
+    let ends = path
+        .char_indices()
+        .filter(|(at, c)| *c == '/' && *at > 0)
+        .map(|(at, _)| at);
+    let mut inos: BTreeSet<u64> = ends.map(|end| fs_ino(fs, &path[..end])).collect();
+    inos.insert(fs_ino(fs, path));
+    inos
+}
+
+#[test]
+fn with_salvage_walks_go_around_leaves_that_cannot_be_read() {
+    let base = base("own-4k");
+    let sound = Disks::of(&base);
+    let healthy = sound.mount();
+    let expected = read_all(&healthy);
+    let mut tried = 0;
+    for leaf in fs_blocks(&base).into_iter().filter(|b| b.level == 0) {
+        let items = items_of(&base.layout.read(&sound.0, leaf));
+        let within: BTreeSet<u64> = items.iter().map(|(key, _)| key.objectid.0).collect();
+        // Without the top directory nothing is shown.
+        if within.contains(&256) {
+            continue;
+        }
+        let disks = Disks::of(&base);
+        leaf.copies.iter().for_each(|copy| disks.spoil(*copy));
+        let now = read_all(&salvaging(&disks).expect("mounts"));
+        for (path, contents) in &expected {
+            if inos_along(&healthy, path).is_disjoint(&within) {
+                assert!(now.get(path) == Some(contents), "{path} is not in that leaf");
+            }
+        }
+        tried += 1;
+    }
+    assert!(tried > 2, "only {tried} leaves");
+}
+
+#[test]
+fn with_salvage_a_bad_item_costs_itself_alone() {
+    let base = base("own-4k");
+    let sound = Disks::of(&base);
+    let healthy = sound.mount();
+    let expected = read_all(&healthy);
+    let mut tried = 0;
+    for leaf in fs_blocks(&base).into_iter().filter(|b| b.level == 0) {
+        let mut bytes = base.layout.read(&sound.0, leaf);
+        let items = items_of(&bytes);
+        // The mode of a file, which no other item says.
+        let is_file = |(key, data): &&(btrfs_format::Key, Vec<u8>)| {
+            let inode = InodeItem::read_from_bytes(data).ok();
+            key.ty == KeyType::INODE_ITEM && inode.is_some_and(|inode| inode.mode.get() & 0o170_000 == 0o100_000)
+        };
+        let Some((key, data)) = items.iter().find(is_file) else {
+            continue;
+        };
+        let at = bytes
+            .windows(data.len())
+            .position(|part| part == &data[..])
+            .expect("the item");
+        let inode = InodeItem::mut_from_bytes(&mut bytes[at..at + data.len()]).expect("an inode");
+        inode.mode = 0.into();
+        base.layout.seal(&mut bytes);
+        let disks = Disks::of(&base);
+        for (device, offset) in &leaf.copies {
+            disks.0[*device].write_at(*offset, &bytes).expect("writes");
+        }
+        let plain = read_all(&disks.mount_with(&rescued(Rescue::default())).expect("mounts"));
+        assert!(plain.values().filter(|read| read.is_err()).count() >= 1);
+        let now = read_all(&salvaging(&disks).expect("mounts"));
+        for (path, contents) in &expected {
+            let is_it = fs_ino(&healthy, path) == key.objectid.0;
+            let read = now.get(path);
+            assert!(
+                is_it && read == Some(&Err(Error::Io)) || read == Some(contents),
+                "{path}: {read:?}"
+            );
+        }
+        tried += 1;
+    }
+    assert!(tried > 2, "only {tried} leaves");
+}
+
 /// As with the kernel's `rescue=ignorebadroots`.
 #[test]
 fn chunk_that_leaves_its_device_is_borne_when_asked() {
@@ -335,7 +429,10 @@ fn chunk_that_leaves_its_device_is_borne_when_asked() {
     for (device, offset) in &leaf.copies {
         disks.0[*device].write_at(*offset, &bytes).expect("writes");
     }
-    let refused = disks.mount_with(&rescued(Rescue::default())).err().expect("refused");
+    let refused = disks
+        .mount_with(&rescued(Rescue::default()))
+        .map(drop)
+        .expect_err("refused");
     assert!(refused.to_string().contains("stripe leaves device 1"), "{refused}");
     let bad_roots = Rescue {
         ignore_bad_roots: true,

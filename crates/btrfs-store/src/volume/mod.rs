@@ -17,6 +17,7 @@ mod member;
 mod open;
 mod options;
 mod read;
+mod salvage;
 mod superblocks;
 mod write;
 

@@ -13,6 +13,9 @@ pub struct Rescue {
     pub ignore_data_csums: bool,
     /// Read-only: use tree blocks whose checksum does not match, if they are sound otherwise.
     pub ignore_meta_csums: bool,
+    /// Read-only: use of a damaged tree block what is sound in it, and go around blocks of which
+    /// nothing is.
+    pub salvage: bool,
     /// Read-only: open in spite of unknown flags in the superblock.
     pub ignore_super_flags: bool,
 }

@@ -76,6 +76,14 @@ impl Volume {
     /// What is wrong with the first copy that could be read; [`Error::BlockUnreadable`] where none
     /// could.
     pub(crate) fn read_block(&self, ptr: &BlockPtr, tree: TreeId) -> Result<TreeBlock> {
+        let read = self.read_sound_block(ptr, tree);
+        match self.is_salvaging() {
+            true => self.salvage_block(ptr, tree, read),
+            false => read,
+        }
+    }
+
+    pub(super) fn read_sound_block(&self, ptr: &BlockPtr, tree: TreeId) -> Result<TreeBlock> {
         let expect = self.expect(ptr, tree);
         let pieces = self.map(ptr.addr, self.geometry.nodesize_bytes.into())?;
         let order = self.copy_order(&pieces[0]);
@@ -146,7 +154,8 @@ impl Volume {
         order.into_iter().map(|(.., index)| index).collect()
     }
 
-    fn read_block_copy(&self, pieces: &[Piece], copy: usize, expect: &BlockExpect) -> Result<TreeBlock> {
+    /// The bytes of one copy of a block.
+    pub(super) fn read_copy(&self, pieces: &[Piece], copy: usize) -> Result<Arc<[u8]>> {
         let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, self.geometry.nodesize_bytes as usize).collect();
         let mut rest = Arc::get_mut(&mut bytes).expect("nobody else has the new buffer");
         for piece in pieces {
@@ -155,6 +164,11 @@ impl Volume {
             self.read_phys(piece.copies[copy.min(piece.copies.len() - 1)], now)?;
             rest = later;
         }
+        Ok(bytes)
+    }
+
+    fn read_block_copy(&self, pieces: &[Piece], copy: usize, expect: &BlockExpect) -> Result<TreeBlock> {
+        let bytes = self.read_copy(pieces, copy)?;
         let verified = if self.options.rescue.ignore_meta_csums && self.options.read_only {
             TreeBlock::seal(bytes.to_vec(), expect)
         } else {

@@ -20,7 +20,7 @@ use cowshed_vfs::{
     PermissionChecks, SetAttr, SetXattrFlags, Volume,
 };
 
-use crate::devices::{explain_busy, open_device};
+use crate::devices::{ReadArgs, explain_busy, open_device, open_to_read, open_with};
 use crate::mount_options::{self, Options};
 
 /// An open volume.
@@ -57,6 +57,22 @@ impl Engine {
         let mut options = mount_options::parse(&words)?;
         options.formats.btrfs.engine.commits = Commits::WhenAsked;
         Self::open_with(device, mode, options)
+    }
+
+    /// Opens a volume to be read, of which this is the first device, with further devices and the
+    /// options of mount. Without one that chooses a subvolume the top level is the root directory.
+    pub fn open_to_read(device: Arc<dyn BlockDevice>, read: &ReadArgs) -> Result<Arc<Engine>> {
+        let mut words = read.options.clone();
+        let has_subvolumes = formats::format_of(std::slice::from_ref(&device)) == Format::Btrfs;
+        if has_subvolumes && !words.iter().any(|word| word.contains("subvol")) {
+            words.push("subvolid=5".to_owned());
+        }
+        let mut options = mount_options::parse(&words)?;
+        options.set_read_only();
+        let others: Vec<_> = read.devices.iter().chain(&options.devices).cloned().collect();
+        let mut devices = vec![device];
+        devices.extend(open_to_read(&others, Locking::Locked)?);
+        Self::on(open_with(devices, &options)?, Context::root())
     }
 
     /// Takes a volume or view that shows the top level, with the permissions of `ctx`.

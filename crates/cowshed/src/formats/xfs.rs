@@ -55,6 +55,7 @@ fn check(options: &Options) -> Result<(), Failure> {
         (btrfs.open.rescue.ignore_data_csums, "rescue=ignoredatacsums"),
         (btrfs.open.rescue.ignore_meta_csums, "rescue=ignoremetacsums"),
         (btrfs.open.rescue.ignore_super_flags, "rescue=ignoresuperflags"),
+        (btrfs.open.rescue.salvage, "rescue=salvage"),
         (btrfs.fs.compress.is_some(), "compression"),
     ] {
         if is_asked {

@@ -37,6 +37,8 @@ pub struct Rescue {
     pub ignore_meta_csums: bool,
     /// Ignore flags of the superblock that are not known.
     pub ignore_super_flags: bool,
+    /// Use what is sound in damaged metadata, and go around what cannot be read.
+    pub salvage: bool,
     /// Read a volume whose repair was interrupted (XFS).
     pub needs_repair: bool,
     /// Where the first superblock is damaged, read by a copy of it (XFS).
@@ -95,6 +97,7 @@ impl OpenOptions {
             ignore_data_csums: rescue.ignore_data_csums,
             ignore_meta_csums: rescue.ignore_meta_csums,
             ignore_super_flags: rescue.ignore_super_flags,
+            salvage: rescue.salvage,
         };
         self
     }

@@ -3,31 +3,16 @@
 use cowshed_harness::need;
 
 use crate::build::archives::container_images;
-use crate::support::{COWSHED, run};
+use crate::support::{COWSHED, commands_of, run};
 
 const PAGE: &str = include_str!("../../../../docs/images.md");
-
-/// The commands of the page, in their order.
-fn commands() -> String {
-    let mut all = String::new();
-    let mut is_inside = false;
-    for line in PAGE.lines() {
-        match line {
-            "```sh" => is_inside = true,
-            "```" => is_inside = false,
-            line if is_inside => all += &format!("{line}\n"),
-            _ => {}
-        }
-    }
-    all
-}
 
 #[test]
 fn images_are_as_the_page_says() {
     for tool in ["tar", "gzip", "zstd", "sha256sum"] {
         let Some(()) = need::tool(tool) else { return };
     }
-    let commands = commands();
+    let commands = commands_of(PAGE);
     assert_eq!(commands.matches("cowshed build").count(), 3, "{commands}");
     let dir = cowshed_harness::scratch_dir().unwrap();
     container_images(dir.path());

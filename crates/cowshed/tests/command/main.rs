@@ -29,6 +29,7 @@ mod offline;
 mod other_tools;
 mod receive;
 mod requests;
+mod rescue;
 mod sectors;
 mod seek;
 mod send;

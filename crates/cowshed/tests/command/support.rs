@@ -90,6 +90,21 @@ pub fn run(line: &str, paths: &[&Path]) -> Ran {
     }))
 }
 
+/// The commands of a page of the documentation, in their order.
+pub fn commands_of(page: &str) -> String {
+    let mut all = String::new();
+    let mut is_inside = false;
+    for line in page.lines() {
+        match line {
+            "```sh" => is_inside = true,
+            "```" => is_inside = false,
+            line if is_inside => all += &format!("{line}\n"),
+            _ => {}
+        }
+    }
+    all
+}
+
 /// A directory in memory where there is one, with an image in it.
 pub struct Scratch {
     pub dir: TempDir,

@@ -2,24 +2,9 @@
 
 use cowshed_harness::{limit, need};
 
-use crate::support::{COWSHED, in_name_space};
+use crate::support::{COWSHED, commands_of, in_name_space};
 
 const PAGE: &str = include_str!("../../../../docs/workspaces.md");
-
-/// The commands of the page, in their order.
-fn commands() -> String {
-    let mut all = String::new();
-    let mut is_inside = false;
-    for line in PAGE.lines() {
-        match line {
-            "```sh" => is_inside = true,
-            "```" => is_inside = false,
-            line if is_inside => all += &format!("{line}\n"),
-            _ => {}
-        }
-    }
-    all
-}
 
 /// `$1`: a directory. `$2`: the program. `$3`: what the user runs.
 const SCRIPT: &str = r#"
@@ -63,7 +48,7 @@ fn workspaces_are_as_the_page_says() {
     for program in ["fusermount3", "setpriv", "unshare", "mkfs.ext4", "make"] {
         let Some(()) = need::tool(program) else { return };
     }
-    let commands = commands();
+    let commands = commands_of(PAGE);
     assert!(commands.lines().count() > 15, "{commands}");
     let dir = tempfile::tempdir().unwrap();
     let mut unshare = in_name_space();

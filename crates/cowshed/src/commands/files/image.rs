@@ -35,9 +35,13 @@ pub struct Image {
     broken: Broken,
 }
 
-/// The first failure of the volume, as against a refusal of one call.
+/// The first failure of a volume that is written, as against a refusal of one call. What cannot be
+/// read of another one costs its files alone.
 #[derive(Clone, Default)]
-struct Broken(Rc<Cell<Option<Errno>>>);
+struct Broken {
+    is_written: bool,
+    first: Rc<Cell<Option<Errno>>>,
+}
 
 impl Broken {
     fn note<T>(&self, engine: &Engine, done: cowshed_vfs::Result<T>) -> Result<T> {
@@ -48,8 +52,8 @@ impl Broken {
                 Errno::ReadOnly => engine.volume.is_aborted(),
                 _ => false,
             };
-            if is_failure && self.0.get().is_none() {
-                self.0.set(Some(*error));
+            if is_failure && self.is_written && self.first.get().is_none() {
+                self.first.set(Some(*error));
             }
         }
         Ok(done?)
@@ -57,12 +61,15 @@ impl Broken {
 }
 
 impl Image {
-    pub fn new(engine: Arc<Engine>) -> Image {
+    pub fn new(engine: Arc<Engine>, is_written: bool) -> Image {
         let creds = Credentials::new(geteuid().as_raw(), getegid().as_raw());
         Image {
             maker: Context::new(creds, 0, sys::umask()),
             engine,
-            broken: Broken::default(),
+            broken: Broken {
+                is_written,
+                ..Broken::default()
+            },
         }
     }
 
@@ -72,7 +79,7 @@ impl Image {
 
     /// The failure after which nothing of the command may remain.
     pub fn broken(&self) -> Option<Errno> {
-        self.broken.0.get()
+        self.broken.first.get()
     }
 
     fn note<T>(&self, done: cowshed_vfs::Result<T>) -> Result<T> {

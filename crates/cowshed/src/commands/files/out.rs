@@ -25,6 +25,7 @@ use super::session::{Place, Session, reason};
 use super::side::{Follow, STEP_BYTES, Stat};
 use super::walk::{Descend, When, walk};
 use crate::commands::send::{self, SendArgs};
+use crate::devices::ReadArgs;
 use crate::people::printable;
 
 #[derive(Args, Debug)]
@@ -36,6 +37,8 @@ pub struct ExtractArgs {
     /// Say what is copied
     #[arg(short, long)]
     verbose: bool,
+    #[command(flatten)]
+    read: ReadArgs,
 }
 
 #[derive(Args, Debug)]
@@ -60,6 +63,8 @@ struct TarArgs {
     image: PathBuf,
     /// The archive; the standard output without it, or for -
     out: Option<PathBuf>,
+    #[command(flatten)]
+    read: ReadArgs,
 }
 
 #[derive(Args, Debug)]
@@ -74,6 +79,8 @@ struct OciArgs {
     /// Name of the image in the layout's index
     #[arg(short, long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
     tag: Option<String>,
+    #[command(flatten)]
+    read: ReadArgs,
 }
 
 #[derive(Args, Debug)]
@@ -95,6 +102,7 @@ fn start(session: &Session<'_>, image: &Path) -> Result<Place> {
 }
 
 pub fn run_extract(args: &ExtractArgs, session: &Session<'_>) -> Result<()> {
+    session.read_with(&args.read);
     let from = start(session, &args.image)?;
     let stat = match from.stat(Follow::No) {
         Ok(stat) => stat,
@@ -123,6 +131,7 @@ pub fn run_extract(args: &ExtractArgs, session: &Session<'_>) -> Result<()> {
 pub fn run_export(args: &ExportArgs, session: &Session<'_>) -> Result<()> {
     match &args.form {
         Form::Tar(args) => {
+            session.read_with(&args.read);
             let place = start(session, &args.image)?;
             to_output(args.out.as_deref(), |out, _| {
                 let mut tar = TarWriter::new(BufWriter::with_capacity(STEP_BYTES, out));
@@ -132,6 +141,7 @@ pub fn run_export(args: &ExportArgs, session: &Session<'_>) -> Result<()> {
             })
         }
         Form::Oci(args) => {
+            session.read_with(&args.read);
             let place = start(session, &args.image)?;
             let (platform, tag) = (args.platform.clone().unwrap_or_default(), args.tag.as_deref());
             let put = |target: Target<'_>| -> Result<()> {

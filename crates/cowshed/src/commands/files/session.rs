@@ -21,7 +21,7 @@ use super::host::Host;
 use super::image::Image;
 use super::side::{Follow, Side, Stat};
 use crate::commands::offline::{Engine, image_of, open_named};
-use crate::devices::{part_bytes, slice, split_part};
+use crate::devices::{ReadArgs, part_bytes, slice, split_part};
 use crate::people::{self, printable};
 use crate::sys;
 
@@ -214,6 +214,8 @@ pub struct Session<'b> {
     disks: RefCell<Vec<Disk>>,
     opened: RefCell<Vec<Opened>>,
     host: Rc<Host>,
+    /// How volumes are opened that are not written.
+    read: RefCell<ReadArgs>,
     has_failed: Cell<bool>,
     /// Moved to another side: removed when the copies are durable.
     moved: RefCell<Vec<Moved>>,
@@ -229,10 +231,16 @@ impl<'b> Session<'b> {
             disks: RefCell::default(),
             opened: RefCell::default(),
             host: Rc::new(Host::anywhere()),
+            read: RefCell::default(),
             has_failed: Cell::new(false),
             moved: RefCell::default(),
             host_target: RefCell::default(),
         }
+    }
+
+    /// For volumes that are opened to be read from now on.
+    pub fn read_with(&self, args: &ReadArgs) {
+        self.read.replace(args.clone());
     }
 
     /// Takes a device for the disk image of that name.
@@ -316,15 +324,20 @@ impl<'b> Session<'b> {
         if let Some(found) = known.find(|opened| opened.disk == disk && opened.start_bytes == bytes.start) {
             return Ok(found.image.clone());
         }
-        let engine = Engine::open_for_one_commit(slice(device, &bytes)?, mode)?;
+        let is_written = mode == OpenMode::ReadWrite;
+        let device = slice(device, &bytes)?;
+        let engine = match is_written {
+            true => Engine::open_for_one_commit(device, mode)?,
+            false => Engine::open_to_read(device, &self.read.borrow())?,
+        };
         let generation = engine.volume.info().generation;
-        let image = Rc::new(Image::new(engine));
+        let image = Rc::new(Image::new(engine, is_written));
         opened.push(Opened {
             path: path.to_owned(),
             disk,
             start_bytes: bytes.start,
             image: image.clone(),
-            is_written: mode == OpenMode::ReadWrite,
+            is_written,
             generation,
         });
         Ok(image)

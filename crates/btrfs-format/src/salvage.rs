@@ -1,0 +1,437 @@
+//! What is left of a damaged block: a block of the same kind without the items that the verifier
+//! refuses. For reading alone, where losing some items is better than losing all.
+//!
+//! The block must be itself: address, volume, level and owner as its reader expects. Its generation
+//! may be another one, so that what is found may be an older state of the block. A checksum that
+//! does not match is the caller's to judge.
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::block::{BlockExpect, Header, ITEM_HEADER_BYTES, ItemHeader, KEY_PTR_BYTES, KeyPtr, LEVEL_MAX, TreeBlock};
+use crate::builder::{HeaderFields, LeafBuilder, NodeBuilder};
+use crate::ids::Generation;
+use crate::items::{InodeItem, RootItem};
+use crate::key::{Key, KeyType};
+
+const MODE_TYPE: u32 = 0o170000;
+const MODE_DIR: u32 = 0o040000;
+const MODE_BITS: u32 = 0o177777;
+
+/// A block without what was wrong in it.
+#[derive(Clone, Debug)]
+pub struct Salvaged {
+    /// Verified, as any other block.
+    pub block: TreeBlock,
+    /// Items or pointers that are missing.
+    pub lost: usize,
+    /// Items with values that were set to what they may be.
+    pub mended: usize,
+}
+
+/// Keeps of `bytes` what passes the verifier. `None` where nothing does.
+pub fn salvage(bytes: &[u8], expect: &BlockExpect) -> Option<Salvaged> {
+    let (header, body) = Header::ref_from_prefix(bytes).ok()?;
+    if header.level > LEVEL_MAX {
+        return None;
+    }
+    if header.level > LEVEL_MAX {
+        return None;
+    }
+    let fields = HeaderFields {
+        fsid: header.fsid,
+        chunk_tree_uuid: header.chunk_tree_uuid,
+        addr: header.bytenr.into(),
+        generation: expect.generation.unwrap_or(header.generation.into()),
+        owner: header.owner.into(),
+        level: header.level,
+        flags: header.flags.get(),
+    };
+    // Without its first item a block begins with a later key than its parent says.
+    let expect = BlockExpect {
+        first_key: None,
+        ..expect.clone()
+    };
+    if header.level == 0 {
+        let items = items_of(header, body);
+        let claimed = header.nritems.get().try_into().unwrap_or(usize::MAX);
+        salvage_leaf(items, bytes.len(), &fields, &expect, claimed)
+    } else {
+        salvage_node(pointers_of(header, body), bytes.len(), &fields, &expect)
+    }
+}
+
+/// A node without some of its pointers: `keep` says which. `None` where none is left.
+pub fn keep_pointers(node: &TreeBlock, expect: &BlockExpect, keep: impl Fn(&KeyPtr) -> bool) -> Option<Salvaged> {
+    let (header, body) = Header::ref_from_prefix(node.bytes()).ok()?;
+    let fields = HeaderFields {
+        fsid: header.fsid,
+        chunk_tree_uuid: header.chunk_tree_uuid,
+        addr: header.bytenr.into(),
+        generation: header.generation.into(),
+        owner: header.owner.into(),
+        level: header.level,
+        flags: header.flags.get(),
+    };
+    let all = pointers_of(header, body);
+    let kept: Vec<KeyPtr> = all.iter().copied().filter(keep).collect();
+    let dropped = all.len().saturating_sub(kept.len());
+    let expect = BlockExpect {
+        first_key: None,
+        ..expect.clone()
+    };
+    let mut salvaged = salvage_node(kept, node.bytes().len(), &fields, &expect)?;
+    salvaged.lost = salvaged.lost.saturating_add(dropped);
+    Some(salvaged)
+}
+
+/// Items with their data, where that lies within the block, in the order of their keys.
+fn items_of(header: &Header, body: &[u8]) -> Vec<(Key, Vec<u8>)> {
+    let claimed: usize = header.nritems.get().try_into().unwrap_or(usize::MAX);
+    let count = claimed.min(body.len().checked_div(ITEM_HEADER_BYTES).unwrap_or(0));
+    let Ok((heads, _)) = <[ItemHeader]>::ref_from_prefix_with_elems(body, count) else {
+        return Vec::new();
+    };
+    let heads_end = size_of_val(heads);
+    let mut items: Vec<(Key, Vec<u8>)> = Vec::with_capacity(count);
+    for head in heads {
+        let key = Key::from(head.key);
+        let data = || {
+            let start = usize::try_from(head.offset.get()).ok()?;
+            let end = start.checked_add(usize::try_from(head.size.get()).ok()?)?;
+            body.get(start..end).filter(|_| start >= heads_end)
+        };
+        let is_next = items.last().is_none_or(|(last, _)| *last < key);
+        if let Some(data) = data().filter(|_| is_next) {
+            items.push((key, data.to_vec()));
+        }
+    }
+    items
+}
+
+fn pointers_of(header: &Header, body: &[u8]) -> Vec<KeyPtr> {
+    let claimed: usize = header.nritems.get().try_into().unwrap_or(usize::MAX);
+    let count = claimed.min(body.len().checked_div(KEY_PTR_BYTES).unwrap_or(0));
+    let pointers = <[KeyPtr]>::ref_from_prefix_with_elems(body, count);
+    let mut kept: Vec<KeyPtr> = Vec::with_capacity(count);
+    for pointer in pointers.map_or(&[][..], |(pointers, _)| pointers) {
+        if kept
+            .last()
+            .is_none_or(|last| Key::from(last.key) < Key::from(pointer.key))
+        {
+            kept.push(*pointer);
+        }
+    }
+    kept
+}
+
+/// Each turn mends or drops the first item that the verifier refuses, so there are at most twice as
+/// many turns as items.
+fn salvage_leaf(
+    mut items: Vec<(Key, Vec<u8>)>,
+    nodesize: usize,
+    fields: &HeaderFields,
+    expect: &BlockExpect,
+    claimed: usize,
+) -> Option<Salvaged> {
+    let mut mended = 0_usize;
+    let mut last_mended = None;
+    while !items.is_empty() {
+        let mut leaf = LeafBuilder::new(nodesize);
+        // Data that several items claim may be too much for a block.
+        let fitting = items.iter().take_while(|(key, data)| {
+            let fits = leaf.fits(data.len());
+            if fits {
+                leaf.push(*key, &[data]);
+            }
+            fits
+        });
+        let fitting = fitting.count();
+        items.truncate(fitting);
+        let corrupt = match TreeBlock::seal(leaf.finish(fields), expect) {
+            Ok(block) => {
+                return Some(Salvaged {
+                    block,
+                    lost: claimed.saturating_sub(items.len()),
+                    mended,
+                });
+            }
+            Err(corrupt) => corrupt,
+        };
+        let slot = usize::try_from(corrupt.site.slot?).ok()?;
+        let (key, data) = items.get_mut(slot)?;
+        if last_mended != Some(*key) && mend(*key, data, fields.generation) {
+            last_mended = Some(*key);
+            mended = mended.saturating_add(1);
+        } else {
+            mended = mended.saturating_sub(usize::from(last_mended == Some(*key)));
+            items.remove(slot);
+        }
+    }
+    None
+}
+
+fn salvage_node(
+    mut pointers: Vec<KeyPtr>,
+    nodesize: usize,
+    fields: &HeaderFields,
+    expect: &BlockExpect,
+) -> Option<Salvaged> {
+    let claimed = pointers.len();
+    while !pointers.is_empty() {
+        let mut node = NodeBuilder::new(nodesize);
+        for pointer in &pointers {
+            node.push(pointer.key.into(), pointer.blockptr.into(), pointer.generation.into());
+        }
+        match TreeBlock::seal(node.finish(fields), expect) {
+            Ok(block) => {
+                return Some(Salvaged {
+                    block,
+                    lost: claimed.saturating_sub(pointers.len()),
+                    mended: 0,
+                });
+            }
+            Err(corrupt) => {
+                let slot = usize::try_from(corrupt.site.slot?).ok()?;
+                pointers.get(slot)?;
+                pointers.remove(slot);
+            }
+        }
+    }
+    None
+}
+
+/// Without its inode item a file is lost with all that it has, and without its root item a
+/// subvolume. So their values are set to what they may be, where they say nothing of the contents.
+/// False: there is nothing to mend.
+fn mend(key: Key, data: &mut [u8], generation: Generation) -> bool {
+    match key.ty {
+        KeyType::INODE_ITEM => mend_inode(data, generation.get()),
+        KeyType::ROOT_ITEM => mend_root(data, generation.get()),
+        _ => false,
+    }
+}
+
+fn mend_inode(data: &mut [u8], newest: u64) -> bool {
+    let Ok((inode, _)) = InodeItem::mut_from_prefix(data) else {
+        return false;
+    };
+    let before = *inode;
+    inode.generation = inode.generation.get().min(newest).into();
+    inode.transid = inode.transid.get().min(newest).into();
+    let mode = inode.mode.get() & MODE_BITS;
+    inode.mode = mode.into();
+    if mode & MODE_TYPE == MODE_DIR {
+        inode.nlink = inode.nlink.get().min(1).into();
+    }
+    before.as_bytes() != inode.as_bytes()
+}
+
+/// How far its deletion is does not matter for reading.
+fn mend_root(data: &mut [u8], newest: u64) -> bool {
+    let Ok((root, _)) = RootItem::mut_from_prefix(data) else {
+        return false;
+    };
+    let before = *root;
+    root.generation = root.generation.get().min(newest).into();
+    root.generation_v2 = root.generation_v2.get().min(newest).into();
+    root.last_snapshot = root.last_snapshot.get().min(newest).into();
+    root.drop_progress = Key::MIN.into();
+    root.drop_level = 0;
+    before.as_bytes() != root.as_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::HEADER_BYTES;
+    use crate::csum::ChecksumType;
+    use crate::features::header_flags;
+    use crate::ids::{LogicalAddr, ObjectId, TreeId};
+    use zerocopy::FromZeros;
+
+    const NODESIZE: usize = 4096;
+
+    fn fields(level: u8) -> HeaderFields {
+        HeaderFields {
+            fsid: [7; 16],
+            chunk_tree_uuid: [9; 16],
+            addr: LogicalAddr(1 << 20),
+            generation: Generation(5),
+            owner: TreeId::FS,
+            level,
+            flags: header_flags::CURRENT,
+        }
+    }
+
+    fn expect() -> BlockExpect {
+        BlockExpect {
+            addr: LogicalAddr(1 << 20),
+            fsid: [7; 16],
+            csum_type: ChecksumType::Crc32c,
+            sectorsize_bytes: 4096,
+            level: None,
+            generation: Some(Generation(5)),
+            first_key: Some(key(1)),
+            tree: Some(TreeId::FS),
+        }
+    }
+
+    /// Of a type that the verifier does not judge.
+    fn key(n: u64) -> Key {
+        Key::new(ObjectId(n), KeyType::STRING_ITEM, 0)
+    }
+
+    fn inode(mode: u32, generation: u64) -> Vec<u8> {
+        let mut inode = InodeItem::new_zeroed();
+        inode.mode = mode.into();
+        inode.nlink = 1.into();
+        inode.generation = generation.into();
+        inode.as_bytes().to_vec()
+    }
+
+    fn inode_key(n: u64) -> Key {
+        Key::new(ObjectId(n), KeyType::INODE_ITEM, 0)
+    }
+
+    fn leaf(items: &[(Key, Vec<u8>)], fields: &HeaderFields) -> Vec<u8> {
+        let mut leaf = LeafBuilder::new(NODESIZE);
+        for (key, data) in items {
+            leaf.push(*key, &[data]);
+        }
+        leaf.finish(fields)
+    }
+
+    fn keys(block: &TreeBlock) -> Vec<Key> {
+        (0..block.len()).map(|slot| block.key(slot)).collect()
+    }
+
+    #[test]
+    fn items_that_are_refused_are_left_out() {
+        let items = [
+            (key(1), vec![1; 10]),
+            // No file type.
+            (inode_key(300), inode(0o644, 3)),
+            (key(300), vec![2; 20]),
+        ];
+        let bytes = leaf(&items, &fields(0));
+        assert!(TreeBlock::seal(bytes.clone(), &expect()).is_err());
+        let salvaged = salvage(&bytes, &expect()).expect("two items are good");
+        assert_eq!(keys(&salvaged.block), [key(1), key(300)]);
+        assert_eq!(salvaged.block.data(1), [2; 20]);
+        assert_eq!((salvaged.lost, salvaged.mended), (1, 0));
+    }
+
+    #[test]
+    fn inodes_from_the_future_are_mended() {
+        let items = [(inode_key(300), inode(0o100_644, 6))];
+        let salvaged = salvage(&leaf(&items, &fields(0)), &expect()).expect("it is mended");
+        assert_eq!((salvaged.lost, salvaged.mended), (0, 1));
+        let (kept, _) = InodeItem::read_from_prefix(salvaged.block.data(0)).expect("an inode");
+        assert_eq!((kept.generation.get(), kept.mode.get()), (5, 0o100_644));
+    }
+
+    #[test]
+    fn data_outside_of_the_block_and_keys_out_of_order_cost_their_items() {
+        let items: Vec<_> = (1..6).map(|n| (key(n), vec![n as u8; 8])).collect();
+        let mut bytes = leaf(&items, &fields(0));
+        let head = |slot: usize| HEADER_BYTES + slot * ITEM_HEADER_BYTES;
+        // The offset of the second item, and the object of the fourth.
+        bytes[head(1) + 17..head(1) + 21].copy_from_slice(&u32::MAX.to_le_bytes());
+        bytes[head(3)..head(3) + 8].copy_from_slice(&2_u64.to_le_bytes());
+        let salvaged = salvage(&bytes, &expect()).expect("three items are good");
+        assert_eq!(keys(&salvaged.block), [key(1), key(3), key(5)]);
+        assert_eq!(salvaged.block.data(2), [5; 8]);
+        assert_eq!(salvaged.lost, 2);
+    }
+
+    #[test]
+    fn another_generation_is_taken_and_another_place_is_not() {
+        let items = [(key(1), vec![1; 10])];
+        let other = HeaderFields {
+            generation: Generation(4),
+            ..fields(0)
+        };
+        let salvaged = salvage(&leaf(&items, &other), &expect()).expect("an older state");
+        assert_eq!(salvaged.block.generation(), Generation(5));
+        let elsewhere = HeaderFields {
+            addr: LogicalAddr(2 << 20),
+            ..fields(0)
+        };
+        assert!(salvage(&leaf(&items, &elsewhere), &expect()).is_none());
+        let foreign = HeaderFields {
+            owner: TreeId::CSUM,
+            ..fields(0)
+        };
+        assert!(salvage(&leaf(&items, &foreign), &expect()).is_none());
+        assert!(salvage(&[0; NODESIZE], &expect()).is_none());
+        assert!(salvage(&[], &expect()).is_none());
+    }
+
+    #[test]
+    fn pointers_that_are_refused_or_not_wanted_are_left_out() {
+        let mut node = NodeBuilder::new(NODESIZE);
+        for n in 1..6 {
+            // One is from the future.
+            node.push(key(n), LogicalAddr(n << 20), Generation(if n == 2 { 6 } else { 4 }));
+        }
+        let salvaged = salvage(&node.finish(&fields(1)), &expect()).expect("four are good");
+        assert_eq!(keys(&salvaged.block), [key(1), key(3), key(4), key(5)]);
+        let kept = keep_pointers(&salvaged.block, &expect(), |ptr| ptr.blockptr.get() != 1 << 20);
+        let kept = kept.expect("three are left");
+        assert_eq!((keys(&kept.block), kept.lost), (vec![key(3), key(4), key(5)], 1));
+        assert!(keep_pointers(&salvaged.block, &expect(), |_| false).is_none());
+    }
+
+    #[test]
+    fn roots_from_the_future_are_mended() {
+        let mut root = RootItem::new_zeroed();
+        root.inode.mode = 0o40_755.into();
+        root.inode.nlink = 1.into();
+        root.bytenr = (1 << 22).into();
+        root.refs = 1.into();
+        root.generation = 133.into();
+        root.root_dirid = 256.into();
+        let items = [(
+            Key::new(TreeId::FS.object_id(), KeyType::ROOT_ITEM, 0),
+            root.as_bytes().to_vec(),
+        )];
+        let (fields, expect) = (
+            HeaderFields {
+                owner: TreeId::ROOT,
+                ..fields(0)
+            },
+            BlockExpect {
+                tree: Some(TreeId::ROOT),
+                ..expect()
+            },
+        );
+        let salvaged = salvage(&leaf(&items, &fields), &expect).expect("it is mended");
+        assert_eq!((salvaged.lost, salvaged.mended), (0, 1));
+        let (kept, _) = RootItem::read_from_prefix(salvaged.block.data(0)).expect("a root");
+        assert_eq!(kept.generation.get(), 5);
+    }
+
+    /// Any bytes: nothing panics, and what comes out has passed the verifier.
+    #[test]
+    fn noise_is_survived() {
+        let mut state = 1_u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as usize
+        };
+        let items: Vec<_> = (1..60).map(|n| (key(n), vec![n as u8; 30])).collect();
+        let sound = leaf(&items, &fields(0));
+        for _ in 0..2000 {
+            let mut bytes = sound.clone();
+            for _ in 0..next() % 20 {
+                let at = HEADER_BYTES + next() % (NODESIZE - HEADER_BYTES);
+                bytes[at] = next() as u8;
+            }
+            let salvaged = salvage(&bytes, &expect()).expect("not all is lost");
+            assert!(salvaged.block.len() + salvaged.lost >= 59);
+            // The header, too.
+            bytes[32 + next() % (HEADER_BYTES - 32)] = next() as u8;
+            let _ = salvage(&bytes, &expect());
+        }
+    }
+}

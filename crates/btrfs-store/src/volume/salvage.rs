@@ -1,0 +1,73 @@
+//! `rescue=salvage`: tree blocks without what is damaged in them, for reading alone.
+//!
+//! Of a block of which no copy passes the verifier, the items that do are kept. A node loses its
+//! pointers to children of which nothing can be read, so that a walk goes around them: all children
+//! of a node are read when it is. So what is lost looks as if it had never been there; each loss is
+//! logged.
+
+use btrfs_format::block::KeyPtr;
+use btrfs_format::salvage::{self, Salvaged};
+use btrfs_format::{BlockExpect, TreeBlock, TreeId};
+
+use super::{BlockPtr, Volume};
+use crate::error::{Error, Result};
+
+impl Volume {
+    pub(super) fn is_salvaging(&self) -> bool {
+        self.options.rescue.salvage && self.options.read_only
+    }
+
+    /// Goes on from what reading a block gave.
+    ///
+    /// # Errors
+    /// That of `read`, where nothing is left of the block.
+    pub(super) fn salvage_block(&self, ptr: &BlockPtr, tree: TreeId, read: Result<TreeBlock>) -> Result<TreeBlock> {
+        let expect = self.expect(ptr, tree);
+        let block = match read {
+            Ok(block) => block,
+            Err(error) => self.what_is_left(ptr, &expect, tree).ok_or(error)?,
+        };
+        if block.is_leaf() {
+            return Ok(block);
+        }
+        let is_readable = |child: &KeyPtr| {
+            let child = BlockPtr {
+                addr: child.blockptr.into(),
+                generation: child.generation.into(),
+                level: block.level().saturating_sub(1),
+                first_key: Some(child.key.into()),
+            };
+            let expect = self.expect(&child, tree);
+            self.read_sound_block(&child, tree).is_ok() || self.what_is_left(&child, &expect, tree).is_some()
+        };
+        let readable: Vec<bool> = block.key_ptrs().iter().map(is_readable).collect();
+        if readable.iter().all(|readable| *readable) {
+            return Ok(block);
+        }
+        let addrs = block.key_ptrs().iter().zip(readable);
+        let lost: Vec<u64> = addrs.filter(|(_, is)| !is).map(|(ptr, _)| ptr.blockptr.get()).collect();
+        tracing::warn!(%tree, node = %ptr.addr, ?lost, "blocks that cannot be read are left out");
+        match salvage::keep_pointers(&block, &expect, |child| !lost.contains(&child.blockptr.get())) {
+            Some(Salvaged { block, .. }) => Ok(block),
+            None => Err(Error::CorruptTree {
+                tree,
+                what: format!("nothing below node {} can be read", ptr.addr),
+            }),
+        }
+    }
+
+    /// The copy of which the most is left.
+    fn what_is_left(&self, ptr: &BlockPtr, expect: &BlockExpect, tree: TreeId) -> Option<TreeBlock> {
+        let pieces = self.map(ptr.addr, self.geometry.nodesize_bytes.into()).ok()?;
+        let salvaged = |copy: usize| {
+            let bytes = self.read_copy(&pieces, copy).ok()?;
+            let is_intact = self.options.rescue.ignore_meta_csums || TreeBlock::has_checksum(&bytes, expect);
+            salvage::salvage(&bytes, expect).filter(|_| is_intact)
+        };
+        let copies = self.copy_order(&pieces[0]);
+        let best = copies.into_iter().filter_map(salvaged).min_by_key(|found| found.lost)?;
+        let Salvaged { block, lost, mended } = best;
+        tracing::warn!(%tree, block = %ptr.addr, lost, mended, "a damaged block is used without its bad items");
+        Some(block)
+    }
+}

@@ -1,0 +1,119 @@
+//! Files off damaged volumes: docs/rescue.md as it stands, and what goes on beside a file that
+//! cannot be read.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use cowshed_harness::need;
+
+use crate::support::{COWSHED, commands_of, run};
+
+const PAGE: &str = include_str!("../../../../docs/rescue.md");
+/// Contents that are found in an image.
+const DATA: &[u8; 16] = b"data to be found";
+const NAME: &[u8] = b"name-to-be-found";
+
+/// A volume with a few files of which one has [`DATA`], and 300 in another directory, of which one
+/// is [`NAME`]. Its items are in other blocks: between them are those of a third directory.
+fn volume(dir: &Path) -> PathBuf {
+    let source = dir.join("source");
+    fs::create_dir_all(source.join("few")).unwrap();
+    fs::write(source.join("few/alpha"), "alpha").unwrap();
+    fs::write(source.join("few/beta"), DATA.repeat(1024)).unwrap();
+    fs::write(source.join("few/gamma"), "gamma").unwrap();
+    for (dir, count) in [("filler", 100), ("many", 300)] {
+        fs::create_dir_all(source.join(dir)).unwrap();
+        for number in 0..count {
+            fs::write(source.join(format!("{dir}/file-{number}")), [b'x'; 100]).unwrap();
+        }
+    }
+    fs::write(source.join("many").join(std::str::from_utf8(NAME).unwrap()), "named").unwrap();
+    let image = dir.join("broken.img");
+    run("build {} --from {} --nodesize 4096 -q", &[&image, &source]).ok();
+    image
+}
+
+/// Changes a byte of each place where these bytes lie. Returns how many there are.
+fn damage(image: &Path, wanted: &[u8]) -> usize {
+    let mut bytes = fs::read(image).unwrap();
+    let places: Vec<usize> = (0..bytes.len() - wanted.len())
+        .filter(|&at| bytes[at..].starts_with(wanted))
+        .collect();
+    for at in &places {
+        bytes[at + wanted.len() / 2] ^= 1;
+    }
+    fs::write(image, bytes).unwrap();
+    places.len()
+}
+
+fn names(dir: &Path) -> usize {
+    fs::read_dir(dir).map_or(0, Iterator::count)
+}
+
+#[test]
+fn file_that_cannot_be_read_costs_itself_alone() {
+    let dir = cowshed_harness::scratch_dir().unwrap();
+    let image = volume(dir.path());
+    assert_eq!(damage(&image, &DATA.repeat(2)), 1023);
+    let out = dir.path().join("out");
+    let ran = run("extract {} {}", &[&image, &out]).code(1);
+    assert!(ran.err.contains("few/beta': Input/output error"), "{}", ran.err);
+    assert_eq!(fs::read(out.join("few/alpha")).unwrap(), b"alpha");
+    assert_eq!(fs::read(out.join("few/gamma")).unwrap(), b"gamma");
+    assert_eq!(names(&out.join("many")), 301);
+    // The same by cp, and into an image, which is committed with the others.
+    let other = dir.path().join("other.img");
+    run("mkfs -q -b 256m {}", &[&other]).ok();
+    let from = format!("{}:/few", image.display());
+    let to = format!("{}:/", other.display());
+    run("cp -a {} {}", &[from.as_ref(), to.as_ref()]).code(1);
+    assert_eq!(run("cat {} /few/gamma", &[&other]).ok().text(), "gamma");
+    // As it is, where that is asked for.
+    let unverified = dir.path().join("unverified");
+    run("extract -o rescue=ignoredatacsums {} {}", &[&image, &unverified]).ok();
+    assert_eq!(fs::read(unverified.join("few/beta")).unwrap().len(), 16 << 10);
+    run("extract -o rescue=wobble {} {}", &[&image, &out]).fails_with(1, &["wobble", "salvage"]);
+    run("extract -o nonsense {} {}", &[&image, &out]).fails_with(1, &["nonsense"]);
+}
+
+#[test]
+fn volumes_of_several_devices_are_extracted() {
+    let dir = cowshed_harness::scratch_dir().unwrap();
+    let paths = ["a.img", "b.img"].map(|name| dir.path().join(name));
+    for path in &paths {
+        fs::File::create(path).unwrap().set_len(256 << 20).unwrap();
+    }
+    let devices = paths.each_ref().map(PathBuf::as_path);
+    run("mkfs -q -d raid0 -m raid1 {} {}", &devices).ok();
+    let out = dir.path().join("out");
+    let missing = run("extract {} {}", &[&paths[0], &out]).code(1);
+    assert!(missing.err.contains("missing"), "{}", missing.err);
+    run("extract -D {} {} {}", &[&paths[1], &paths[0], &out]).ok();
+    let archive = dir.path().join("out.tar");
+    run("export tar -D {} {} {}", &[&paths[1], &paths[0], &archive]).ok();
+    assert!(archive.exists());
+}
+
+#[test]
+fn rescue_is_as_the_page_says() {
+    let Some(()) = need::tool("cp") else { return };
+    let dir = cowshed_harness::scratch_dir().unwrap();
+    let image = volume(dir.path());
+    damage(&image, &DATA.repeat(2));
+    // In its items of the directory and its inode, each in two copies.
+    let places = damage(&image, NAME);
+    assert!(places >= 4, "{places}");
+    let commands = commands_of(PAGE);
+    assert_eq!(commands.matches("cowshed extract").count(), 2, "{commands}");
+    let script = format!("set -eu; mkdir bin; ln -s {COWSHED} bin/cowshed; PATH=$PWD/bin:$PATH\n{commands}");
+    cowshed_harness::shell(dir.path(), &script).unwrap();
+    let (sound, rest) = (dir.path().join("sound"), dir.path().join("rest"));
+    // Inodes of the first files share a block with the last name.
+    assert!((80..100).contains(&names(&sound.join("filler"))));
+    assert!(names(&sound.join("many")) < 301);
+    assert_eq!(names(&rest.join("filler")), 100);
+    assert_eq!(fs::read(rest.join("few/alpha")).unwrap(), b"alpha");
+    assert_eq!(fs::read(rest.join("few/beta")).unwrap().len(), 16 << 10);
+    let saved = names(&rest.join("many"));
+    assert!((300..=301).contains(&saved), "{saved} of 301 names");
+}
