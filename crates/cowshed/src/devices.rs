@@ -16,6 +16,7 @@ use cowshed::formats::{self, Format};
 use cowshed::image::find_partition;
 use cowshed_device::{BlockDevice, FileDevice, Locking, OpenMode, SliceDevice};
 
+use crate::block_devices::with_others;
 use crate::log;
 use crate::mount_options::{self, Options};
 
@@ -177,6 +178,9 @@ pub fn open_files(target: &Path, args: &ReadArgs) -> Result<cowshed::Volume> {
     let mut options = mount_options::parse(&args.options)?;
     options.set_read_only();
     let mut paths = vec![target.to_path_buf()];
+    if args.devices.is_empty() && options.devices.is_empty() {
+        paths = with_others(&paths);
+    }
     paths.extend(args.devices.iter().chain(&options.devices).cloned());
     let devices = open_to_read(&paths, Locking::Locked)?;
     let open = || -> Result<_> { Ok(cowshed::Volume::over(open_with(devices, &options)?)?) };

@@ -6,6 +6,7 @@
 // Elsewhere, what mounts alone use is not used: there are none.
 #![cfg_attr(not(target_os = "linux"), allow(dead_code))]
 
+mod block_devices;
 mod cli;
 mod commands;
 #[cfg(target_os = "linux")]

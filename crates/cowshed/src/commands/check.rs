@@ -15,7 +15,7 @@ use cowshed_device::Locking;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
-use crate::devices;
+use crate::{block_devices, devices};
 pub use args::CheckArgs;
 use args::FINDINGS_MAX;
 
@@ -47,7 +47,7 @@ pub fn judge(targets: &[PathBuf], how: &Judging) -> Result<Verdict> {
 
 fn report(targets: &[PathBuf], how: &Judging, findings_max: u64) -> Result<Report> {
     let locking = if how.force { Locking::Unlocked } else { Locking::Locked };
-    let devices = devices::open_to_read(targets, locking)?;
+    let devices = devices::open_to_read(&block_devices::with_others(targets), locking)?;
     let bar = how.progress.then(Bar::default);
     let options = CheckOptions {
         data_csums: how.data_csums,

@@ -23,6 +23,7 @@ use zerocopy::FromZeros;
 use super::btrfs::calls;
 use super::extents;
 use super::offline::image_of;
+use crate::block_devices::with_others;
 use crate::devices::{need_format, open_to_read};
 use crate::ioctl;
 
@@ -52,7 +53,7 @@ impl Source {
         let (paths, locking) = match image_of(path) {
             Some((image, _)) => {
                 need_format(image, Format::Btrfs, command)?;
-                (vec![image.to_owned()], Locking::Locked)
+                (with_others(&[image.to_owned()]), Locking::Locked)
             }
             None => {
                 let devices = mounted_devices(path).with_context(|| path.display().to_string())?;

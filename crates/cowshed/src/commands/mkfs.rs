@@ -13,6 +13,7 @@ use cowshed::image::{Builder, Owner, Report, SubvolumeKind};
 use cowshed_device::{BlockDevice, FileDevice, Locking, OpenMode};
 
 use super::build::{self, Compress, InodeFlags};
+use crate::block_devices;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -177,6 +178,9 @@ fn run_locking(args: &MkfsArgs, locking: Locking) -> Result<u8> {
             return Err(error);
         }
     };
+    if args.targets.len() > 1 {
+        register(&args.targets);
+    }
     if args.json {
         crate::people::say(format_args!("{:#}", json(&report, &options)));
     } else if !args.quiet {
@@ -184,6 +188,17 @@ fn run_locking(args: &MkfsArgs, locking: Locking) -> Result<u8> {
         print_report(&report, &options);
     }
     Ok(0)
+}
+
+/// So that the kernel's btrfs mounts the volume by any of its devices, where no udev tells it. One
+/// that cannot be told, for an ordinary user or without the driver, is told by others.
+fn register(targets: &[PathBuf]) {
+    let devices = targets.iter().filter(|path| block_devices::is_block_device(path));
+    for device in devices.filter_map(|path| path.canonicalize().ok()) {
+        if let Err(error) = block_devices::register(&device) {
+            tracing::debug!(device = %device.display(), %error, "not registered");
+        }
+    }
 }
 
 fn make(args: &MkfsArgs, devices: &[Arc<dyn BlockDevice>], options: &MkfsOptions) -> Result<MkfsReport> {

@@ -15,6 +15,7 @@ use cowshed_vfs::Volume;
 use cowshed_vfs_ioctl::Front;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::block_devices::with_others;
 use crate::commands::receive;
 use crate::mount_help;
 use crate::mount_options::{self, Options};
@@ -121,6 +122,7 @@ fn serve(args: &MountArgs, options: Options, targets: &[PathBuf], mountpoint: &P
     // callers.
     let whole = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
     let paths: Vec<_> = targets.iter().chain(&options.devices).map(whole).collect();
+    let paths = with_others(&paths);
     if let Asked::Joined(joined) = ask(args, &options, &paths, mountpoint)? {
         return stay_with(args, &joined);
     }

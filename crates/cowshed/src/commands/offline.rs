@@ -20,6 +20,7 @@ use cowshed_vfs::{
     PermissionChecks, SetAttr, SetXattrFlags, Volume,
 };
 
+use crate::block_devices::others_of;
 use crate::devices::{ReadArgs, explain_busy, open_device, open_to_read, open_with};
 use crate::mount_options::{self, Options};
 
@@ -34,14 +35,17 @@ impl Engine {
     /// where the volume is opened to be read.
     pub fn open(image: &Path, mode: OpenMode) -> Result<Arc<Engine>> {
         let options = mount_options::parse(&["subvolid=5".to_owned()])?;
-        Self::open_with(open_named(image, mode)?, mode, options)
+        let mut devices = vec![open_named(image, mode)?];
+        for other in others_of(image) {
+            devices.push(open_named(&other, mode)?);
+        }
+        Self::open_with(devices, mode, options)
     }
 
-    fn open_with(device: Arc<dyn BlockDevice>, mode: OpenMode, mut options: Options) -> Result<Arc<Engine>> {
+    fn open_with(devices: Vec<Arc<dyn BlockDevice>>, mode: OpenMode, mut options: Options) -> Result<Arc<Engine>> {
         if mode == OpenMode::ReadOnly {
             options.set_read_only();
         }
-        let devices = vec![device];
         let format = formats::format_of(&devices);
         let volume = formats::open(devices, &options.formats).map_err(|failure| options.explain(format, failure))?;
         Self::on(volume, Context::root())
@@ -56,7 +60,7 @@ impl Engine {
         };
         let mut options = mount_options::parse(&words)?;
         options.formats.btrfs.engine.commits = Commits::WhenAsked;
-        Self::open_with(device, mode, options)
+        Self::open_with(vec![device], mode, options)
     }
 
     /// Opens a volume to be read, of which this is the first device, with further devices and the

@@ -9,6 +9,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// `BTRFS_IOC_SNAP_CREATE`: [`VolArgs`].
 pub const SNAP_CREATE: u32 = 0x5000_9401;
+/// `BTRFS_IOC_SCAN_DEV`, of `/dev/btrfs-control`: [`VolArgs`] with the path of a device.
+pub const SCAN_DEV: u32 = 0x5000_9404;
+/// `BTRFS_IOC_FORGET_DEV`, of `/dev/btrfs-control`: [`VolArgs`]; an empty path means all.
+pub const FORGET_DEV: u32 = 0x5000_9405;
+/// `BTRFS_IOC_DEVICES_READY`, of `/dev/btrfs-control`: [`VolArgs`]; the result is 0 or 1.
+pub const DEVICES_READY: u32 = 0x9000_9427;
 /// `BTRFS_IOC_SUBVOL_CREATE`: [`VolArgs`].
 pub const SUBVOL_CREATE: u32 = 0x5000_940e;
 /// `BTRFS_IOC_SNAP_DESTROY`: [`VolArgs`].

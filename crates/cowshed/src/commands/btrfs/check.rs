@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::Args;
 
-use super::device_file::superblock;
 use super::say::{print, reason, refuse};
+use crate::block_devices::superblock;
 use crate::commands::check::{Judging, judge};
 
 #[derive(Args, Debug)]

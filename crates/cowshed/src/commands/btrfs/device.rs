@@ -12,6 +12,7 @@ use super::say::{Voice, error, json_object, reason, refuse};
 use super::table::Table;
 use super::units::Units;
 use super::unknown::Words;
+use crate::block_devices;
 use crate::commands::mount_table;
 
 #[derive(Args, Debug)]
@@ -39,12 +40,28 @@ enum What {
     /// Replace a device: not implemented yet
     #[command(hide = true)]
     Replace(Words),
-    /// Look for devices of volumes: not implemented yet
-    #[command(hide = true)]
-    Scan(Words),
-    /// Ask whether all devices of a volume are there: not implemented yet
-    #[command(hide = true)]
-    Ready(Words),
+    /// Tell the kernel's btrfs which devices have volumes, or to forget them
+    Scan(ScanArgs),
+    /// Exit with 0 if the kernel's btrfs knows all devices of a volume
+    Ready(ReadyArgs),
+}
+
+#[derive(Args, Debug)]
+struct ScanArgs {
+    /// All devices; so without an argument, too
+    #[arg(short = 'd', long)]
+    all_devices: bool,
+    /// Forget the devices, or all that are in no mounted volume
+    #[arg(short = 'u', long)]
+    forget: bool,
+    /// Block devices
+    devices: Vec<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+struct ReadyArgs {
+    /// A device of the volume
+    device: PathBuf,
 }
 
 #[derive(Args, Debug)]
@@ -83,8 +100,8 @@ pub fn run(args: &DeviceArgs, voice: Voice) -> Result<u8> {
         What::Delete(_) => refuse("device delete"),
         What::Remove(_) => refuse("device remove"),
         What::Replace(_) => refuse("device replace"),
-        What::Scan(_) => refuse("device scan"),
-        What::Ready(_) => refuse("device ready"),
+        What::Scan(args) => scan(args, voice),
+        What::Ready(args) => ready(args),
     }
 }
 
@@ -140,6 +157,60 @@ fn devices_of(images: &mut Images, path: &Path) -> Result<(Place, Option<PathBuf
         return Ok((images.directory(&mount.target)?, Some(whole)));
     }
     Ok((images.directory(path)?, None))
+}
+
+fn scan(args: &ScanArgs, voice: Voice) -> Result<u8> {
+    if args.forget && args.devices.is_empty() {
+        block_devices::forget(Path::new(""))
+            .map_err(|failed| anyhow!("cannot unregister devices: {}", reason(&failed)))?;
+        return Ok(0);
+    }
+    if args.devices.is_empty() {
+        voice.line("Scanning for Btrfs filesystems");
+        for device in block_devices::all() {
+            if block_devices::superblock(&device).is_some() {
+                register(&device)?;
+                voice.line(format_args!("registered: {}", device.display()));
+            }
+        }
+        return Ok(0);
+    }
+    for device in &args.devices {
+        let device = known_device(device)?;
+        if args.forget {
+            let forgotten = block_devices::forget(&device);
+            forgotten
+                .map_err(|failed| anyhow!("cannot unregister device '{}': {}", device.display(), reason(&failed)))?;
+        } else {
+            voice.line(format_args!("Scanning for btrfs filesystems on '{}'", device.display()));
+            register(&device)?;
+        }
+    }
+    Ok(0)
+}
+
+fn known_device(path: &Path) -> Result<PathBuf> {
+    if !block_devices::is_block_device(path) {
+        bail!("not a block device: {}", path.display());
+    }
+    Ok(path.canonicalize()?)
+}
+
+fn register(device: &Path) -> Result<()> {
+    let registered = block_devices::register(device);
+    registered.map_err(|failed| anyhow!("device scan failed on '{}': {}", device.display(), reason(&failed)))
+}
+
+fn ready(args: &ReadyArgs) -> Result<u8> {
+    let device = known_device(&args.device)?;
+    match block_devices::is_ready(&device) {
+        Ok(is_ready) => Ok(u8::from(!is_ready)),
+        Err(failed) => bail!(
+            "unable to determine if the device '{}' is ready for mounting: {}",
+            device.display(),
+            reason(&failed)
+        ),
+    }
 }
 
 fn stats(args: &StatsArgs, voice: Voice) -> Result<u8> {

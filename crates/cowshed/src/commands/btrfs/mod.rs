@@ -4,7 +4,6 @@
 pub mod calls;
 mod check;
 mod device;
-mod device_file;
 mod filesystem;
 mod inspect;
 pub mod place;

@@ -3,6 +3,7 @@
 mod back_ends;
 mod questions;
 mod send_receive;
+mod several_devices;
 mod subvolumes;
 mod tools;
 mod words;

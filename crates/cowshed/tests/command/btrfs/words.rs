@@ -26,8 +26,6 @@ fn what_is_not_there_is_refused_by_name() {
         ("device add /dev/none @", "device add"),
         ("device delete 2 @", "device delete"),
         ("device remove 2 @", "device remove"),
-        ("device scan", "device scan"),
-        ("device ready /dev/none", "device ready"),
         ("device replace start 1 2 @", "device replace"),
         ("inspect-internal min-dev-size @", "inspect-internal min-dev-size"),
         ("inspect-internal map-swapfile @/s", "inspect-internal map-swapfile"),

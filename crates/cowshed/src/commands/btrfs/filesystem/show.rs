@@ -9,11 +9,11 @@ use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use uuid::Uuid;
 
-use super::super::device_file::superblock;
 use super::super::place::{Images, Place};
 use super::super::say::{error, reason};
 use super::super::space::spaces;
 use super::super::units::{LongUnits, Style};
+use crate::block_devices::{self, superblock};
 use crate::commands::mount_table;
 use crate::commands::offline::image_of;
 use crate::people::printable;
@@ -93,10 +93,14 @@ fn by_path(path: &Path) -> Result<Option<Shown>> {
     }
     if Images::is_device(path) {
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        return match of_device(&path) {
-            Some(shown) => Ok(Some(shown)),
-            None => bail!("not a valid btrfs filesystem: {}", path.display()),
+        let Some(mut shown) = of_device(&path) else {
+            bail!("not a valid btrfs filesystem: {}", path.display());
         };
+        let others = block_devices::others_of(&path);
+        let others = others.iter().filter_map(|other| of_device(other));
+        shown.there.extend(others.flat_map(|other| other.there));
+        shown.there.sort_unstable();
+        return Ok(Some(shown));
     }
     let is_whole = match image_of(path) {
         Some((_, inside)) => inside.iter().all(|byte| *byte == b'/'),
@@ -155,7 +159,7 @@ fn all(args: &ShowArgs, wanted: &Wanted) -> Vec<Shown> {
     }
     if !args.mounted {
         let mut others: Vec<Shown> = Vec::new();
-        for shown in block_devices().iter().filter_map(|path| of_device(path)) {
+        for shown in block_devices::all().iter().filter_map(|path| of_device(path)) {
             match others.iter_mut().find(|other| other.uuid == shown.uuid) {
                 Some(other) => other.there.extend(shown.there),
                 None => others.push(shown),
@@ -189,12 +193,6 @@ fn mounted() -> Vec<Shown> {
         }
     }
     found
-}
-
-fn block_devices() -> Vec<PathBuf> {
-    let table = std::fs::read_to_string("/proc/partitions").unwrap_or_default();
-    let names = table.lines().skip(2).filter_map(|line| line.split_whitespace().nth(3));
-    names.map(|name| Path::new("/dev").join(name)).collect()
 }
 
 fn print(shown: &Shown, style: Style) -> Result<()> {

@@ -9,6 +9,7 @@ use btrfs_format::{BlockExpect, Key, KeyType, LogicalAddr, TreeBlock, TreeId, vi
 use btrfs_store::volume::{OpenOptions, Piece, Volume};
 use cowshed_device::Locking;
 
+use crate::block_devices::with_others;
 use crate::devices;
 
 pub struct Reader {
@@ -26,7 +27,7 @@ impl Reader {
             ..OpenOptions::default()
         };
         options.rescue.ignore_super_flags = true;
-        let devices = devices::open_to_read(targets, Locking::Unlocked)?;
+        let devices = devices::open_to_read(&with_others(targets), Locking::Unlocked)?;
         let volume = Volume::open(devices, &options).with_context(|| targets[0].display().to_string())?;
         Ok(Reader { volume })
     }
