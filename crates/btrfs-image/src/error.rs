@@ -95,6 +95,9 @@ pub enum MkfsError {
         /// The id given.
         parent: TreeId,
     },
+    /// More bytes than a volume counts.
+    #[error("the devices have more than 16 EiB together")]
+    TooLarge,
     /// No device.
     #[error("no device given")]
     NoDevice,

@@ -186,7 +186,13 @@ impl MkfsOptions {
             }
             device_bytes.push(used);
         }
-        Ok(device_bytes)
+        let sum = device_bytes
+            .iter()
+            .try_fold(0_u64, |sum, bytes| sum.checked_add(*bytes));
+        match sum {
+            Some(_) => Ok(device_bytes),
+            None => Err(MkfsError::TooLarge),
+        }
     }
 
     fn settle_device_uuids(&self, devices: usize) -> Result<Vec<Uuid>, MkfsError> {
@@ -378,6 +384,8 @@ mod tests {
         let check = |found: String, expected: &str| assert_eq!(found, expected);
         check(refusal(&[], |_| {}), "no device given");
         check(refusal(&[ONE[0], ONE[0]], |_| {}), "device a is given twice");
+        let huge = ["a", "b", "c"].map(|name| (name, 6 << 60));
+        check(refusal(&huge, |_| {}), "the devices have more than 16 EiB together");
         check(
             refusal(ONE, |o| o.sectorsize_bytes = 8192),
             "sectorsize 8192 is not supported, only 4096 is",

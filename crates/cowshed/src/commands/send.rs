@@ -42,10 +42,10 @@ pub struct SendArgs {
     /// Leave data out, and name the ranges that changed
     #[arg(long)]
     pub no_data: bool,
-    /// Version of the stream, 1 or 2; 0: the newest
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub proto: u32,
-    /// Send compressed data as it lies; needs version 2
+    /// Version of the stream, 1 (default) or 2; 0: the newest
+    #[arg(long, value_name = "N")]
+    pub proto: Option<u32>,
+    /// Send compressed data as it lies; implies version 2
     #[arg(long)]
     pub compressed_data: bool,
     /// Print what is sent
@@ -69,12 +69,19 @@ impl SendArgs {
     }
 }
 
+impl SendArgs {
+    /// Of the stream; 0: the newest.
+    pub fn version(&self) -> u32 {
+        self.proto.unwrap_or(if self.compressed_data { 2 } else { 1 })
+    }
+}
+
 pub fn run(args: &SendArgs) -> Result<u8> {
-    let version = match (args.proto, args.compressed_data) {
-        (0, _) | (2, _) => Version::V2,
-        (1, false) => Version::V1,
-        (1, true) => bail!("--compressed-data needs --proto 2"),
-        (other, _) => bail!("version {other} of the stream is not known: 1 and 2 are"),
+    let version = match args.version() {
+        0 | 2 => Version::V2,
+        1 if args.compressed_data => bail!("--compressed-data needs --proto 2"),
+        1 => Version::V1,
+        other => bail!("version {other} of the stream is not known: 1 and 2 are"),
     };
     let source = Source::open(&args.subvolumes[0], "send")?;
     let parent = args.parent.as_deref().map(|path| to_send(&source, path)).transpose()?;

@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io::{Error, IsTerminal as _, Result as IoResult, stdout};
-use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -81,6 +82,9 @@ fn by_kernel(args: &SendArgs) -> Result<u8> {
         let opened = paths.iter().map(|path| Source::open(&mut images, path));
         opened.collect::<Result<Vec<_>>>()
     };
+    if args.compressed_data && args.version() == 1 {
+        bail!("--compressed-data needs --proto 2");
+    }
     let wanted = open(&args.subvolumes)?;
     let clones = open(&args.clone_sources)?;
     let parent = open(args.parent.as_slice())?;
@@ -106,7 +110,7 @@ fn by_kernel(args: &SendArgs) -> Result<u8> {
             flags |= if is_first { 0 } else { flag::OMIT_STREAM_HEADER };
             flags |= if is_last { 0 } else { flag::OMIT_END_CMD };
         }
-        let sent = call(source, &output, (parent, &had), flags, args);
+        let sent = through_pipe(&output, |output| call(source, output, (parent, &had), flags, args))?;
         sent.map_err(|error| {
             anyhow!(
                 "send ioctl failed with {}: {}",
@@ -122,6 +126,28 @@ fn by_kernel(args: &SendArgs) -> Result<u8> {
     Ok(0)
 }
 
+/// The kernel writes to files and pipes alone: for others, such as `/dev/null`, through a pipe that
+/// a thread empties.
+fn through_pipe(output: &File, send: impl FnOnce(&File) -> IoResult<()>) -> Result<IoResult<()>> {
+    let kind = output.metadata()?.file_type();
+    if kind.is_file() || kind.is_fifo() {
+        return Ok(send(output));
+    }
+    let (mut reader, writer) = std::io::pipe()?;
+    let writer = File::from(OwnedFd::from(writer));
+    let mut output = output;
+    std::thread::scope(|scope| {
+        let copied = scope.spawn(move || std::io::copy(&mut reader, &mut output));
+        let sent = send(&writer);
+        drop(writer);
+        match copied.join().expect("copying does not panic") {
+            Ok(_) => Ok(sent),
+            // It ended because nothing read the pipe any more.
+            Err(error) => Err(error.into()),
+        }
+    })
+}
+
 fn call(
     source: &Source,
     output: &File,
@@ -130,9 +156,10 @@ fn call(
     args: &SendArgs,
 ) -> IoResult<()> {
     let mut call = Call::new_zeroed();
-    if args.proto != 1 || args.compressed_data {
+    let version = args.version();
+    if version != 1 {
         flags |= flag::VERSION;
-        call.version = args.proto.into();
+        call.version = version.into();
     }
     if args.compressed_data {
         flags |= flag::COMPRESSED;

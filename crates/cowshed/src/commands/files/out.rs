@@ -169,7 +169,7 @@ pub fn run_export(args: &ExportArgs, session: &Session<'_>) -> Result<()> {
                 clone_sources: Vec::new(),
                 file: out,
                 no_data: false,
-                proto: 1,
+                proto: None,
                 compressed_data: false,
                 verbose: false,
                 quiet: true,

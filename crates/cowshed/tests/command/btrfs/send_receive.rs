@@ -1,6 +1,7 @@
 //! `btrfs send` and `btrfs receive` under the stock name: between a mount of the kernel's, a mount
 //! of ours and an image, each in both directions.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -143,6 +144,36 @@ fn what_cannot_be_sent_from_the_kernels_mount_is_refused() {
         let refused = ours(&root).run(line);
         assert!(refused.code == 1 && refused.err.contains(words), "{line}: {refused:?}");
         assert_eq!(stock(&root).run(line).code, 1, "{line}");
+    }
+    mounted.unmount_quietly().unwrap();
+}
+
+/// As much as the stock program sends, to files, and to devices, which the kernel does not write to.
+#[test]
+fn streams_go_to_files_and_devices_and_are_of_version_2_where_data_is_compressed() {
+    let Some(()) = can_compare() else { return };
+    let source = fresh();
+    fill(&source);
+    let image = format!("{}:", text(source.image()));
+    let stream = source.dir().join("stream");
+    let version_of = |root: &str| {
+        ours(root).ok(&format!("send -q --compressed-data -f {} @/s2", stream.display()));
+        let bytes = fs::read(&stream).unwrap();
+        assert!(bytes.starts_with(b"btrfs-stream\0"));
+        (bytes[13..17].to_vec(), bytes.len())
+    };
+    let (own_version, _) = version_of(&image);
+    let (mounted, root) = kernel_mount(&source);
+    let (version, len) = version_of(&root);
+    assert_eq!((&own_version[..], &version[..]), (&[2, 0, 0, 0][..], &[2, 0, 0, 0][..]));
+    stock(&root).ok(&format!("send -q --compressed-data -f {} @/s2", stream.display()));
+    assert_eq!(fs::metadata(&stream).unwrap().len(), len as u64);
+    for program in [ours(&root), stock(&root)] {
+        program.ok("send -q -f /dev/null @/s1");
+        for refused in ["-f /dev/full", "--proto 1 --compressed-data -f /dev/null"] {
+            let refused = program.run(&format!("send -q {refused} @/s1"));
+            assert_ne!(refused.code, 0, "{refused:?}");
+        }
     }
     mounted.unmount_quietly().unwrap();
 }

@@ -266,7 +266,7 @@ fn what_cannot_be_sent_is_refused() {
     refused("{}", &file, &["s/file"]);
     refused("{}", &mnt.join("missing"), &["No such file"]);
     refused("--proto 3 {}", &ro, &["version 3"]);
-    refused("--compressed-data {}", &ro, &["--proto 2"]);
+    refused("--proto 1 --compressed-data {}", &ro, &["--proto 2"]);
     refused("{}", Path::new("/proc"), &["not on a mount of cowshed's"]);
     run("send -f {} -p {} {}", &[&out, &s, &ro]).fails(&["not read-only"]);
     run("send -f {} -c {} {}", &[&out, &s, &ro]).fails(&["not read-only"]);
