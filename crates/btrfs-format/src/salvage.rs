@@ -5,16 +5,21 @@
 //! may be another one, so that what is found may be an older state of the block. A checksum that
 //! does not match is the caller's to judge.
 
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::{FromBytes, FromZeros as _, IntoBytes};
 
 use crate::block::{BlockExpect, Header, ITEM_HEADER_BYTES, ItemHeader, KEY_PTR_BYTES, KeyPtr, LEVEL_MAX, TreeBlock};
 use crate::builder::{HeaderFields, LeafBuilder, NodeBuilder};
-use crate::ids::Generation;
+use crate::corrupt::CorruptKind;
+use crate::ids::{Generation, ObjectId};
 use crate::items::{InodeItem, RootItem};
 use crate::key::{Key, KeyType};
+use crate::view::{FileExtentView, file_extent};
 
 const MODE_TYPE: u32 = 0o170000;
 const MODE_DIR: u32 = 0o040000;
+const MODE_FILE: u32 = 0o100000;
+/// Pipes, devices, directories, files, symbolic links, sockets.
+const MODE_TYPES: [u32; 7] = [0o010000, 0o020000, MODE_DIR, 0o060000, MODE_FILE, 0o120000, 0o140000];
 const MODE_BITS: u32 = 0o177777;
 
 /// A block without what was wrong in it.
@@ -124,8 +129,8 @@ fn pointers_of(header: &Header, body: &[u8]) -> Vec<KeyPtr> {
     kept
 }
 
-/// Each turn mends or drops the first item that the verifier refuses, so there are at most twice as
-/// many turns as items.
+/// Each turn mends or drops the first item that the verifier refuses, or makes the inode item that it
+/// misses; each is done once for an item.
 fn salvage_leaf(
     mut items: Vec<(Key, Vec<u8>)>,
     nodesize: usize,
@@ -135,6 +140,7 @@ fn salvage_leaf(
 ) -> Option<Salvaged> {
     let mut mended = 0_usize;
     let mut last_mended = None;
+    let mut made: Vec<ObjectId> = Vec::new();
     while !items.is_empty() {
         let mut leaf = LeafBuilder::new(nodesize);
         // Data that several items claim may be too much for a block.
@@ -151,19 +157,28 @@ fn salvage_leaf(
             Ok(block) => {
                 return Some(Salvaged {
                     block,
-                    lost: claimed.saturating_sub(items.len()),
+                    lost: claimed.saturating_sub(items.len().saturating_sub(made.len())),
                     mended,
                 });
             }
             Err(corrupt) => corrupt,
         };
         let slot = usize::try_from(corrupt.site.slot?).ok()?;
-        let (key, data) = items.get_mut(slot)?;
-        if last_mended != Some(*key) && mend(*key, data, fields.generation) {
-            last_mended = Some(*key);
+        let key = items.get(slot)?.0;
+        if matches!(corrupt.kind, CorruptKind::OtherObject { .. }) && !made.contains(&key.objectid) {
+            made.push(key.objectid);
+            mended = mended.saturating_add(1);
+            let inode = made_inode(&items, key.objectid, fields.generation);
+            items.insert(slot, (Key::new(key.objectid, KeyType::INODE_ITEM, 0), inode));
+            continue;
+        }
+        let kind = mode_of(&items, key.objectid);
+        let (_, data) = items.get_mut(slot)?;
+        if last_mended != Some(key) && mend(key, data, fields.generation, kind) {
+            last_mended = Some(key);
             mended = mended.saturating_add(1);
         } else {
-            mended = mended.saturating_sub(usize::from(last_mended == Some(*key)));
+            mended = mended.saturating_sub(usize::from(last_mended == Some(key)));
             items.remove(slot);
         }
     }
@@ -203,22 +218,58 @@ fn salvage_node(
 /// Without its inode item a file is lost with all that it has, and without its root item a
 /// subvolume. So their values are set to what they may be, where they say nothing of the contents.
 /// False: there is nothing to mend.
-fn mend(key: Key, data: &mut [u8], generation: Generation) -> bool {
+fn mend(key: Key, data: &mut [u8], generation: Generation, kind: u32) -> bool {
     match key.ty {
-        KeyType::INODE_ITEM => mend_inode(data, generation.get()),
+        KeyType::INODE_ITEM => mend_inode(data, generation.get(), kind),
         KeyType::ROOT_ITEM => mend_root(data, generation.get()),
         _ => false,
     }
 }
 
-fn mend_inode(data: &mut [u8], newest: u64) -> bool {
+/// The type of a file by its items.
+fn mode_of(items: &[(Key, Vec<u8>)], object: ObjectId) -> u32 {
+    let is_name = |key: &Key| [KeyType::DIR_ITEM, KeyType::DIR_INDEX].contains(&key.ty);
+    let has_names = items.iter().any(|(key, _)| key.objectid == object && is_name(key));
+    if has_names || object == ObjectId::FIRST_FREE {
+        MODE_DIR
+    } else {
+        MODE_FILE
+    }
+}
+
+/// An inode item in the place of one that is lost: for its owner alone, as long as its contents.
+fn made_inode(items: &[(Key, Vec<u8>)], object: ObjectId, generation: Generation) -> Vec<u8> {
+    let mode = mode_of(items, object);
+    let extents = items
+        .iter()
+        .filter(|(key, _)| key.objectid == object && key.ty == KeyType::EXTENT_DATA);
+    let ends = extents.filter_map(|(key, data)| {
+        let len = match file_extent(data)? {
+            FileExtentView::Inline { head, .. } => head.ram_bytes.get(),
+            FileExtentView::Regular(extent) => extent.num_bytes.get(),
+        };
+        key.offset.checked_add(len)
+    });
+    let mut inode = InodeItem::new_zeroed();
+    inode.generation = generation.into();
+    inode.transid = generation.into();
+    inode.nlink = 1.into();
+    inode.mode = (mode | if mode == MODE_DIR { 0o700 } else { 0o600 }).into();
+    inode.size = ends.max().filter(|_| mode == MODE_FILE).unwrap_or(0).into();
+    inode.as_bytes().to_vec()
+}
+
+fn mend_inode(data: &mut [u8], newest: u64, kind: u32) -> bool {
     let Ok((inode, _)) = InodeItem::mut_from_prefix(data) else {
         return false;
     };
     let before = *inode;
     inode.generation = inode.generation.get().min(newest).into();
     inode.transid = inode.transid.get().min(newest).into();
-    let mode = inode.mode.get() & MODE_BITS;
+    let mut mode = inode.mode.get() & MODE_BITS;
+    if !MODE_TYPES.contains(&(mode & MODE_TYPE)) {
+        mode = kind | (mode & !MODE_TYPE);
+    }
     inode.mode = mode.into();
     if mode & MODE_TYPE == MODE_DIR {
         inode.nlink = inode.nlink.get().min(1).into();
@@ -246,8 +297,7 @@ mod tests {
     use crate::block::HEADER_BYTES;
     use crate::csum::ChecksumType;
     use crate::features::header_flags;
-    use crate::ids::{LogicalAddr, ObjectId, TreeId};
-    use zerocopy::FromZeros;
+    use crate::ids::{LogicalAddr, TreeId};
 
     const NODESIZE: usize = 4096;
 
@@ -309,8 +359,8 @@ mod tests {
     fn items_that_are_refused_are_left_out() {
         let items = [
             (key(1), vec![1; 10]),
-            // No file type.
-            (inode_key(300), inode(0o644, 3)),
+            // Half an inode.
+            (inode_key(300), inode(0o100_644, 3)[..80].to_vec()),
             (key(300), vec![2; 20]),
         ];
         let bytes = leaf(&items, &fields(0));
@@ -328,6 +378,24 @@ mod tests {
         assert_eq!((salvaged.lost, salvaged.mended), (0, 1));
         let (kept, _) = InodeItem::read_from_prefix(salvaged.block.data(0)).expect("an inode");
         assert_eq!((kept.generation.get(), kept.mode.get()), (5, 0o100_644));
+    }
+
+    #[test]
+    fn inodes_that_are_lost_or_of_no_type_are_made_by_their_items() {
+        let mut extent = vec![0; 21 + 5];
+        extent[8] = 5;
+        let extent_key = |n| Key::new(ObjectId(n), KeyType::EXTENT_DATA, 0);
+        let items = [
+            (inode_key(300), inode(0o644, 3)),
+            (extent_key(300), extent.clone()),
+            (extent_key(301), extent),
+        ];
+        let salvaged = salvage(&leaf(&items, &fields(0)), &expect()).expect("all is mended");
+        assert_eq!((salvaged.lost, salvaged.mended), (0, 2));
+        let inode_at = |slot: usize| InodeItem::read_from_bytes(salvaged.block.data(slot)).expect("an inode");
+        assert_eq!(inode_at(0).mode.get(), 0o100_644);
+        assert_eq!(salvaged.block.key(2), inode_key(301));
+        assert_eq!((inode_at(2).mode.get(), inode_at(2).size.get()), (0o100_600, 5));
     }
 
     #[test]

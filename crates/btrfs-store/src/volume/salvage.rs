@@ -13,7 +13,8 @@ use super::{BlockPtr, Volume};
 use crate::error::{Error, Result};
 
 impl Volume {
-    pub(super) fn is_salvaging(&self) -> bool {
+    /// Items may be missing that others lead to.
+    pub fn is_salvaging(&self) -> bool {
         self.options.rescue.salvage && self.options.read_only
     }
 

@@ -132,7 +132,11 @@ pub(crate) fn lookup(files: &Files, dir: &Arc<Inode>, name: &[u8]) -> Result<Opt
     if dir.dir.filter.is_absent(name) {
         return Ok(None);
     }
-    let Some(found) = names::find(&dir.tree, dir.ino, name)? else {
+    let mut found = names::find(&dir.tree, dir.ino, name)?;
+    if found.is_none() && files.store().volume().is_salvaging() {
+        found = names::find_by_index(&dir.tree, dir.ino, name)?;
+    }
+    let Some(found) = found else {
         return Ok(None);
     };
     if let Some(inode) = load_target(files, dir, name, &found)? {

@@ -111,6 +111,18 @@ pub fn find(tree: &Tree, dir: ObjectId, name: &[u8]) -> Result<Option<Found>> {
     among(tree.id(), item.as_deref(), name)
 }
 
+/// As [`find`], by the items that listings go by, which may be there where that of the hash is
+/// lost.
+pub fn find_by_index(tree: &Tree, dir: ObjectId, name: &[u8]) -> Result<Option<Found>> {
+    let mut cursor = tree.cursor_type(Key::new(dir, KeyType::DIR_INDEX, 0));
+    while let Some((_, item)) = cursor.next()? {
+        if let Some(found) = among(tree.id(), Some(&item), name)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
 /// What `name` leads to by the item of all names with its hash.
 pub(super) fn among(tree: TreeId, item: Option<&[u8]>, name: &[u8]) -> Result<Option<Found>> {
     let entry = item.and_then(|item| view::dir_entries(item).find(|e| e.name == name));
