@@ -246,7 +246,8 @@ finding_ids! {
     FreeSpaceInUse = "free-space-in-use", Error;
     /// Free space is missing in the free-space tree.
     FreeSpaceLost = "free-space-lost", Error;
-    /// Free-space items below all chunks: mkfs.btrfs leaves those of its first block groups behind.
+    /// Free-space items in no chunk, and before one: mkfs.btrfs leaves those of its first block
+    /// groups behind.
     FreeSpaceStale = "free-space-stale", Note;
     /// Free-space items that do not match the block groups.
     FreeSpaceOrphan = "free-space-orphan", Error;

@@ -59,16 +59,22 @@ pub(crate) fn check(cx: &mut Cx<'_>, root: &Root, groups: &BTreeMap<u64, BlockGr
     }
 }
 
-/// The key's range lies below all chunks, where mkfs.btrfs had its first block groups.
-fn is_below_chunks(cx: &Cx<'_>, key: Key) -> bool {
-    let end = key.objectid.get().saturating_add(key.offset);
-    cx.vol.chunks.iter().next().is_some_and(|chunk| end <= chunk.start)
+/// The key's range lies in no chunk, and before one: mkfs.btrfs leaves what its first block groups
+/// had. Addresses of new chunks are above all others, so that it is in no one's way.
+fn is_of_gone_group(cx: &Cx<'_>, key: Key) -> bool {
+    let (start, end) = (key.objectid.get(), key.objectid.get().saturating_add(key.offset));
+    let is_free = !cx
+        .vol
+        .chunks
+        .iter()
+        .any(|chunk| chunk.start < end && start < chunk.end());
+    is_free && cx.vol.chunks.iter().any(|chunk| end <= chunk.start)
 }
 
 fn begin(cx: &mut Cx<'_>, leaf: &Block, key: Key, data: &[u8], groups: &BTreeMap<u64, BlockGroup>) -> Option<Current> {
     let site = item_site(TreeId::FREE_SPACE, leaf, key);
     let group = groups.get(&key.objectid.get()).copied();
-    if group.is_none() && is_below_chunks(cx, key) {
+    if group.is_none() && is_of_gone_group(cx, key) {
         cx.sink.add(Id::FreeSpaceStale, site, "the block group is gone");
         return None;
     }
@@ -109,7 +115,7 @@ fn read_space(cx: &mut Cx<'_>, leaf: &Block, key: Key, data: &[u8], current: Opt
     let end = start.saturating_add(len);
     let Some(current) = current.filter(|c| start >= c.group.start && end <= c.group.start.saturating_add(c.group.len))
     else {
-        if !is_below_chunks(cx, key) {
+        if !is_of_gone_group(cx, key) {
             cx.sink.add(Id::FreeSpaceOrphan, site, "lies in no block group");
         }
         return;

@@ -161,3 +161,21 @@ fn checksums_of_logged_data_are_no_orphans() -> Result<()> {
     assert!(report.has(FindingId::CsumOrphan), "{report}");
     Ok(())
 }
+
+/// Its first block groups are of other profiles, and go when those asked for are made.
+#[test]
+fn free_space_of_the_first_block_groups_of_mkfs_is_no_fault() -> Result<()> {
+    let Some(()) = need::kernel_btrfs() else { return Ok(()) };
+    for (data, metadata) in [("dup", "single"), ("dup", "dup"), ("single", "single")] {
+        let volume = KernelVolume::make(&VolumeOptions {
+            data: Some(data),
+            metadata: Some(metadata),
+            ..VolumeOptions::default()
+        })?;
+        volume.with_mount(|root| shell(root, "head -c 1M /dev/urandom > file"))?;
+        let file = FileDevice::open_with(volume.image(), OpenMode::ReadOnly, Locking::Unlocked)?;
+        let image = Image::new(MemDevice::copy_of("volume", &file)?);
+        assert_no_fault(&format!("data {data}, metadata {metadata}"), image);
+    }
+    Ok(())
+}
