@@ -65,6 +65,9 @@ finding_ids! {
     SuperMirrorStale = "super-mirror-stale", Note;
     /// A field of the superblock has a value that is not allowed.
     SuperField = "super-field", Error;
+    /// The volume is a dump of metadata, as `btrfs-image` makes it: data is not compared with its
+    /// checksums.
+    MetadataDump = "metadata-dump", Note;
     /// A feature bit that this checker does not support, or the lack of one that it requires.
     UnsupportedFeature = "unsupported-feature", Error;
     /// `bytes_used` is not the sum of the extents.

@@ -83,7 +83,18 @@ pub fn check(devices: &[Arc<dyn BlockDevice>], options: &CheckOptions<'_>) -> Re
     let Some(volume) = Volume::open(&mut sink, devices) else {
         return sink.report;
     };
-    let mut cx = Cx::new(volume, sink, options);
+    if volume.is_metadata_dump() {
+        sink.add(
+            FindingId::MetadataDump,
+            Site::default(),
+            "data was not dumped, and is not compared",
+        );
+    }
+    let options = CheckOptions {
+        data_csums: options.data_csums && !volume.is_metadata_dump(),
+        ..*options
+    };
+    let mut cx = Cx::new(volume, sink, &options);
     check_volume(&mut cx);
     cx.sink.report.statistics = cx.stats;
     cx.sink.report

@@ -100,6 +100,10 @@ fn same_contents(a: &Superblock, b: &Superblock) -> bool {
     neutral(a).as_bytes() == neutral(b).as_bytes()
 }
 
+fn is_metadata_dump(sb: &Superblock) -> bool {
+    sb.flags.get() & (super_flags::METADUMP | super_flags::METADUMP_V2) != 0
+}
+
 /// Where a copy lies, and what was read there.
 type FoundCopy = (u64, Result<Option<Superblock>, String>);
 
@@ -171,8 +175,7 @@ fn best_superblock(sink: &mut Sink, device: &dyn BlockDevice) -> Option<Superblo
             Err(what) => what.clone(),
             Ok(None) => {
                 // btrfs-image restores the first one alone.
-                let is_dump = best.flags.get() & (super_flags::METADUMP | super_flags::METADUMP_V2) != 0;
-                if covered && !is_dump {
+                if covered && !is_metadata_dump(&best) {
                     let site = Site::device(best.dev_item.devid.get(), *offset);
                     sink.add(Id::SuperMirrorMissing, site, format!("{name}: no btrfs superblock"));
                 }
@@ -361,6 +364,10 @@ impl Volume {
     pub(crate) fn has_incompat(&self, bit: u64) -> bool {
         self.sb.incompat_flags.get() & bit != 0
     }
+    pub(crate) fn is_metadata_dump(&self) -> bool {
+        is_metadata_dump(&self.sb)
+    }
+
     pub(crate) fn has_compat_ro(&self, bit: u64) -> bool {
         self.sb.compat_ro_flags.get() & bit != 0
     }

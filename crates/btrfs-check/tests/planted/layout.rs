@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use btrfs_check::FindingId as Id;
 use btrfs_format::block::{HEADER_BYTES, Header, ITEM_HEADER_BYTES, ItemHeader, KEY_PTR_BYTES, KeyPtr};
-use btrfs_format::features::{block_group, incompat};
+use btrfs_format::features::{block_group, incompat, super_flags};
 use btrfs_format::items::{BlockGroupItem, ChunkHead, DevExtent, DevItem, RootItem, RootRef, Stripe};
 use btrfs_format::superblock::SUPERBLOCK_OFFSETS;
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
@@ -99,6 +99,7 @@ fn plant_super(id: Id, bases: &Bases) -> Option<Planted> {
             });
         }
         Id::SuperField => image.edit_super(|sb| sb.num_devices = 0.into()),
+        Id::MetadataDump => image.edit_super(|sb| sb.flags = (sb.flags.get() | super_flags::METADUMP_V2).into()),
         Id::UnsupportedFeature => image.edit_super(|sb| sb.incompat_flags = (sb.incompat_flags.get() | 1 << 40).into()),
         Id::SuperBytesUsed => image.edit_super(|sb| sb.bytes_used = (sb.bytes_used.get() + 4096).into()),
         Id::SuperTotalBytes => image.edit_super(|sb| sb.total_bytes = (sb.total_bytes.get() - 4096).into()),

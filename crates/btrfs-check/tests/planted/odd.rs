@@ -6,7 +6,7 @@ use std::fs;
 
 use anyhow::{Context, Result};
 use btrfs_check::{FindingId, Severity};
-use btrfs_format::features::super_flags;
+use btrfs_format::features::{block_group, super_flags};
 use btrfs_format::items::{InodeItem, RootItem};
 use btrfs_format::{Key, KeyType, ObjectId, TreeId, Uuid};
 use cowshed_device::{BlockDevice, FileDevice, Locking, MemDevice, OpenMode};
@@ -74,6 +74,14 @@ fn what_old_programs_leave_is_no_fault() {
     let mut image = bases.main.snapshot();
     image.edit_super(|sb| sb.flags = (sb.flags.get() | super_flags::METADUMP_V2).into());
     image.device.write_at(MIRROR, &[0; 4096]).expect("memory");
+    // Data that was not dumped.
+    let data = image
+        .chunks
+        .iter()
+        .find(|chunk| chunk.ty & block_group::DATA != 0)
+        .expect("a chunk");
+    let (place, len) = (data.offsets[0], usize::try_from(data.len).expect("a length"));
+    image.device.write_at(place, &vec![0; len]).expect("memory");
     assert_no_fault("a dump restored, with one superblock", image);
 
     let mut image = bases.main.snapshot();
