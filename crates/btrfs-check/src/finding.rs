@@ -276,6 +276,9 @@ finding_ids! {
     /// Checksums where none are allowed: nodatasum, or preallocated and written by no other file
     /// that shares the extent.
     CsumUnexpected = "csum-unexpected", Error;
+    /// Compressed data of an inode without checksums, which old kernels could make: where it is
+    /// damaged, it cannot be decompressed, or gives something else.
+    CompressedUnsummed = "compressed-unsummed", Warning;
     /// Data does not match its checksum.
     DataCsum = "data-csum", Error;
     /// A device failed to read data.

@@ -411,6 +411,10 @@ impl FsCheck<'_> {
         let covered = csums.covered_bytes(start, end);
         let len = end.saturating_sub(start);
         let prealloc = extent.ty == file_extent_type::PREALLOC;
+        if nodatasum && extent.compression != compression::NONE {
+            let what = format!("the extent at {disk} is compressed, and the inode is nodatasum");
+            cx.sink.add(Id::CompressedUnsummed, site.clone(), what);
+        }
         if nodatasum && covered > 0 {
             let what = format!("{covered} bytes at {start} have checksums, but the extent is nodatasum");
             cx.sink.add(Id::CsumUnexpected, site, what);

@@ -1,8 +1,8 @@
 //! Faults of extents, back references, free space and checksums.
 
 use btrfs_check::FindingId as Id;
-use btrfs_format::features::extent_flags;
-use btrfs_format::items::{ExtentItem, FileExtent, FreeSpaceHeader, FreeSpaceInfo, compression};
+use btrfs_format::features::{extent_flags, inode_flags};
+use btrfs_format::items::{ExtentItem, FileExtent, FreeSpaceHeader, FreeSpaceInfo, InodeItem, compression};
 use btrfs_format::view::{BackRef, ExtentView};
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
 use cowshed_device::BlockDevice;
@@ -218,6 +218,17 @@ fn plant_csums(id: Id, bases: &Bases) -> Option<Planted> {
                 Key::new(ObjectId::EXTENT_CSUM, KeyType::EXTENT_CSUM, addr),
                 vec![0; 4],
             );
+        }
+        Id::CompressedUnsummed => {
+            let files = image.items(TreeId::FS);
+            // `packed/file`, compressed with zstd.
+            let is_packed =
+                |item: &&Item| item.key.ty == KeyType::EXTENT_DATA && item.data[16] == 3 && item.data[20] == 1;
+            let packed = files.iter().find(is_packed)?.key.objectid;
+            let is_inode = |item: &Item| item.key.objectid == packed && item.key.ty == KeyType::INODE_ITEM;
+            image.edit_as(TreeId::FS, is_inode, |inode: &mut InodeItem| {
+                inode.flags = (inode.flags.get() | inode_flags::NODATASUM).into();
+            });
         }
         Id::DataCsum => {
             let place = image.places(data_addr(&image))[0];
