@@ -4,11 +4,17 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use cowshed_harness::need;
+use cowshed_harness::{KernelVolume, VolumeOptions, need, shell};
 
 use crate::support::{COWSHED, commands_of, run};
 
 const PAGE: &str = include_str!("../../../../docs/rescue.md");
+/// Names with what the flags restore, and contents. The stock command makes copies of hard links.
+const LIST: &str = "find . -mindepth 1 -printf '%P %y %l' \\( -type f -printf ' %s' -o -printf ' -' \\) -printf '\\n' | sort; \
+                    find . -type f | sort | xargs sha256sum; getfattr -Rd .";
+/// Of those that `-m` restores.
+const META: &str = "find . -mindepth 1 -printf '%P %m %U %G %T@\\n' | sort";
+
 /// Contents that are found in an image.
 const DATA: &[u8; 16] = b"data to be found";
 const NAME: &[u8] = b"name-to-be-found";
@@ -106,7 +112,7 @@ fn rescue_is_as_the_page_says() {
     let commands = commands_of(PAGE);
     assert_eq!(commands.matches("cowshed extract").count(), 2, "{commands}");
     let script = format!("set -eu; mkdir bin; ln -s {COWSHED} bin/cowshed; PATH=$PWD/bin:$PATH\n{commands}");
-    cowshed_harness::shell(dir.path(), &script).unwrap();
+    shell(dir.path(), &script).unwrap();
     let (sound, rest) = (dir.path().join("sound"), dir.path().join("rest"));
     // Inodes of the first files share a block with the last name.
     assert!((80..100).contains(&names(&sound.join("filler"))));
@@ -116,4 +122,45 @@ fn rescue_is_as_the_page_says() {
     assert_eq!(fs::read(rest.join("few/beta")).unwrap().len(), 16 << 10);
     let saved = names(&rest.join("many"));
     assert!((300..=301).contains(&saved), "{saved} of 301 names");
+}
+
+#[test]
+fn restore_gives_what_the_stock_command_restores() {
+    let Some(()) = need::kernel_btrfs() else { return };
+    let volume = KernelVolume::make(&VolumeOptions::default()).unwrap();
+    let fill = "mkdir d; seq 1 100000 > d/large; echo small > d/small; ln d/small link; ln -s d/small symlink
+        setfattr -n user.a -v b d/large; chmod 640 d/small; chown 1000:1000 d/large; touch -d @1000000000 d/large
+        btrfs -q subvolume create sub; echo inside > sub/file; btrfs -q subvolume snapshot -r sub snap
+        mkdir packed; btrfs property set packed compression zstd; seq 100000 > packed/file; truncate -s 1M d/hole; sync -f .";
+    volume.with_mount(|root| shell(root, fill)).unwrap();
+    let image = volume.image().to_str().unwrap();
+    let dir = volume.dir();
+    for (number, flags) in ["", "-s", "-sx", "-smxS", "-S", "-mr 256"].iter().enumerate() {
+        let trees = ["btrfs", COWSHED].map(|program| {
+            let out = dir.join(format!("out-{number}-{}", program.len()));
+            fs::create_dir(&out).unwrap();
+            let script = format!("exec -a btrfs {program} restore {flags} {image} {}", out.display());
+            cowshed_harness::run("bash", &["-c", &script]).unwrap();
+            let list = shell(&out, LIST).unwrap();
+            let meta = flags.contains('m').then(|| shell(&out, META).unwrap());
+            (list, meta)
+        });
+        assert_eq!(trees[1], trees[0], "{flags}");
+    }
+    let out = dir.join("again");
+    let restore = |flags: &str| run(&format!("btrfs restore {flags} {{}} {{}}"), &[volume.image(), &out]);
+    restore("").ok();
+    fs::write(out.join("d/small"), "kept").unwrap();
+    restore("").ok();
+    assert_eq!(fs::read_to_string(out.join("d/small")).unwrap(), "kept");
+    restore("-o").ok();
+    assert_eq!(fs::read_to_string(out.join("d/small")).unwrap(), "small\n");
+    let named = restore("-D").ok().text();
+    assert!(
+        named.starts_with("This is a dry-run") && named.contains("again/d/large\n"),
+        "{named}"
+    );
+    assert!(named.contains("sub/file") && !named.contains("snap"), "{named}");
+    run("btrfs restore {}", &[volume.image()]).code(1);
+    run("btrfs restore /etc/passwd {}", &[&out]).code(1);
 }

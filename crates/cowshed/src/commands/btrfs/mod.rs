@@ -9,6 +9,7 @@ mod inspect;
 pub mod place;
 mod property;
 mod receive;
+mod restore;
 pub mod roots;
 mod say;
 mod send;
@@ -107,6 +108,8 @@ enum Group {
     Send(Lazy<SendArgs>),
     /// Receive subvolumes from a stream
     Receive(Lazy<ReceiveArgs>),
+    /// Get files off a damaged volume that is not mounted
+    Restore(Lazy<restore::RestoreArgs>),
     /// Print the version
     Version,
     /// What there is of btrfs(8) beside this
@@ -195,6 +198,7 @@ pub fn dispatch(args: &BtrfsArgs) -> Result<u8> {
         Some(Group::Check(args)) => check::run(args),
         Some(Group::Send(args)) => send::run(args, voice),
         Some(Group::Receive(args)) => receive::run(args, voice),
+        Some(Group::Restore(args)) => restore::run(args, voice),
         Some(Group::Version) => Ok(version()),
         Some(Group::Unknown(what)) => unknown::refuse(what),
         None => {

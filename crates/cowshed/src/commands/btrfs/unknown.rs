@@ -31,9 +31,6 @@ pub enum Unknown {
     /// Repairs: not implemented yet
     #[command(hide = true)]
     Rescue(Words),
-    /// Get files from a damaged volume: not implemented yet
-    #[command(hide = true)]
-    Restore(Words),
     /// Check all of a mount: not implemented yet
     #[command(hide = true)]
     Scrub(Words),
@@ -62,7 +59,6 @@ pub fn refuse(what: &Unknown) -> Result<u8> {
         Unknown::Quota(words) => ("quota", QUOTA, words),
         Unknown::Replace(words) => ("replace", REPLACE, words),
         Unknown::Rescue(words) => ("rescue", RESCUE, words),
-        Unknown::Restore(words) => ("restore", &[][..], words),
         Unknown::Scrub(words) => ("scrub", SCRUB, words),
     };
     let first = words.words.first().and_then(|word| word.to_str());

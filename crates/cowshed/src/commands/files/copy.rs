@@ -75,6 +75,8 @@ pub struct Options {
     /// What lies in another subvolume, or on another file system of the host, is left out.
     pub one_file_system: bool,
     pub force: bool,
+    /// Symbolic links are left out.
+    pub skips_symlinks: bool,
     pub is_verbose: bool,
 }
 
@@ -98,6 +100,7 @@ impl Options {
             update: Update::All,
             one_file_system: false,
             force: true,
+            skips_symlinks: false,
             is_verbose: false,
         }
     }
@@ -117,6 +120,8 @@ pub struct Copier<'s> {
     within: Vec<(u64, u64)>,
     /// The device, or subvolume, of the operand that is being copied.
     start_dev: u64,
+    /// Subvolumes that are left out.
+    left_out: HashSet<u64>,
 }
 
 const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
@@ -132,7 +137,13 @@ impl<'s> Copier<'s> {
             operands: HashSet::new(),
             within: Vec::new(),
             start_dev: 0,
+            left_out: HashSet::new(),
         }
+    }
+
+    /// Leaves out subvolumes of these numbers, with their directories.
+    pub fn leave_out(&mut self, subvolumes: HashSet<u64>) {
+        self.left_out = subvolumes;
     }
 
     /// Copies what is at `from` to the name `to`. False: something was complained about.
@@ -189,7 +200,10 @@ impl<'s> Copier<'s> {
             return false;
         }
         if stat.is_dir() {
-            return self.directory(from, stat, to);
+            return self.left_out.contains(&stat.dev) || self.directory(from, stat, to);
+        }
+        if stat.is_symlink() && self.options.skips_symlinks {
+            return true;
         }
         let there = match to.stat(Follow::No) {
             Ok(there) => Some(there),

@@ -124,6 +124,7 @@ impl CpArgs {
             false => Follow::Yes,
         };
         Ok(Options {
+            skips_symlinks: false,
             is_recursive,
             follow,
             preserve,

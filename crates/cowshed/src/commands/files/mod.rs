@@ -27,6 +27,7 @@ use anyhow::Result;
 use clap::Subcommand;
 
 use crate::lazy_args::Lazy;
+pub use out::{Restoring, restore};
 use session::Session;
 pub use session::{Base, reason};
 pub use show::human;
@@ -121,29 +122,38 @@ pub fn run(command: &FileCommand, base: &Base) -> Result<u8> {
 }
 
 fn run_in(command: &FileCommand, session: Session<'_>) -> Result<u8> {
-    let done = match command {
-        FileCommand::Tree(args) => show::run_tree(args, &session),
-        FileCommand::Find(args) => find::run(args, &session),
-        FileCommand::Du(args) => show::run_du(args, &session),
-        FileCommand::Df(args) => show::run_df(args, &session),
-        FileCommand::Cp(args) => cp::run(args, &session),
-        FileCommand::Mv(args) => mv::run(args, &session),
-        FileCommand::Rm(args) => rm::run(args, &session),
-        FileCommand::Rmdir(args) => rm::run_rmdir(args, &session),
-        FileCommand::Mkdir(args) => make::run_mkdir(args, &session),
-        FileCommand::Ln(args) => make::run_ln(args, &session),
-        FileCommand::Readlink(args) => make::run_readlink(args, &session),
-        FileCommand::Truncate(args) => make::run_truncate(args, &session),
-        FileCommand::Chmod(args) => attributes::run_chmod(args, &session),
-        FileCommand::Chown(args) => attributes::run_chown(args, &session),
-        FileCommand::Touch(args) => attributes::run_touch(args, &session),
-        FileCommand::Setfattr(args) => xattrs::run_setfattr(args, &session),
-        FileCommand::Getfattr(args) => xattrs::run_getfattr(args, &session),
-        FileCommand::Chattr(args) => xattrs::run_chattr(args, &session),
-        FileCommand::Lsattr(args) => xattrs::run_lsattr(args, &session),
-        FileCommand::Extract(args) => out::run_extract(args, &session),
-        FileCommand::Export(args) => out::run_export(args, &session),
-    };
+    let done = dispatch(command, &session);
+    finish(session, done)
+}
+
+fn dispatch(command: &FileCommand, session: &Session<'_>) -> Result<()> {
+    match command {
+        FileCommand::Tree(args) => show::run_tree(args, session),
+        FileCommand::Find(args) => find::run(args, session),
+        FileCommand::Du(args) => show::run_du(args, session),
+        FileCommand::Df(args) => show::run_df(args, session),
+        FileCommand::Cp(args) => cp::run(args, session),
+        FileCommand::Mv(args) => mv::run(args, session),
+        FileCommand::Rm(args) => rm::run(args, session),
+        FileCommand::Rmdir(args) => rm::run_rmdir(args, session),
+        FileCommand::Mkdir(args) => make::run_mkdir(args, session),
+        FileCommand::Ln(args) => make::run_ln(args, session),
+        FileCommand::Readlink(args) => make::run_readlink(args, session),
+        FileCommand::Truncate(args) => make::run_truncate(args, session),
+        FileCommand::Chmod(args) => attributes::run_chmod(args, session),
+        FileCommand::Chown(args) => attributes::run_chown(args, session),
+        FileCommand::Touch(args) => attributes::run_touch(args, session),
+        FileCommand::Setfattr(args) => xattrs::run_setfattr(args, session),
+        FileCommand::Getfattr(args) => xattrs::run_getfattr(args, session),
+        FileCommand::Chattr(args) => xattrs::run_chattr(args, session),
+        FileCommand::Lsattr(args) => xattrs::run_lsattr(args, session),
+        FileCommand::Extract(args) => out::run_extract(args, session),
+        FileCommand::Export(args) => out::run_export(args, session),
+    }
+}
+
+/// Commits, or gives up. The exit code.
+fn finish(session: Session<'_>, done: Result<()>) -> Result<u8> {
     match done {
         Ok(()) => Ok(session.finish(|session, place| {
             rm::remove_tree(session, place, rm::Removal::default());

@@ -4,7 +4,8 @@
 //! An archive is the same for the same contents: names in byte order, and no time is later than
 //! `SOURCE_DATE_EPOCH`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
@@ -19,9 +20,9 @@ use cowshed::image::NewFile;
 use cowshed_device::OpenMode;
 use cowshed_source::{Meta, OciWriter, Platform, TarKind, TarWriter, Target, Time, Xattr};
 
-use super::copy::{Copier, Options, When as Sparse};
+use super::copy::{Copier, Existing, Options, Preserve, When as Sparse};
 use super::host::Host;
-use super::session::{Place, Session, reason};
+use super::session::{Base, Place, Session, reason};
 use super::side::{Follow, STEP_BYTES, Stat};
 use super::walk::{Descend, When, walk};
 use crate::commands::send::{self, SendArgs};
@@ -103,29 +104,138 @@ fn start(session: &Session<'_>, image: &Path) -> Result<Place> {
 
 pub fn run_extract(args: &ExtractArgs, session: &Session<'_>) -> Result<()> {
     session.read_with(&args.read);
-    let from = start(session, &args.image)?;
-    let stat = match from.stat(Follow::No) {
-        Ok(stat) => stat,
-        Err(error) => bail!("cannot stat {}: {}", from.quoted(), reason(&error)),
-    };
-    std::fs::create_dir_all(&args.dir).with_context(|| printable(&args.dir))?;
-    let host = Host::beneath(&args.dir).with_context(|| printable(&args.dir))?;
-    let dir = Place {
-        side: Rc::new(host),
-        path: PathBuf::from("."),
-        shown: args.dir.clone().into(),
-    };
-    let to = match stat.is_dir() {
-        true => dir,
-        false => dir.join(&from.name()),
-    };
     let options = Options {
         reflink: Sparse::Never,
         is_verbose: args.verbose,
         ..Options::whole()
     };
-    Copier::new(session, options).copy(&from, &to);
+    let from = start(session, &args.image)?;
+    copy_out(&mut Copier::new(session, options), &from, &args.dir)
+}
+
+/// Copies what is at a place in an image into a directory, which is made if it is not there.
+fn copy_out(copier: &mut Copier<'_>, from: &Place, dir: &Path) -> Result<()> {
+    let stat = match from.stat(Follow::No) {
+        Ok(stat) => stat,
+        Err(error) => bail!("cannot stat {}: {}", from.quoted(), reason(&error)),
+    };
+    std::fs::create_dir_all(dir).with_context(|| printable(dir))?;
+    let host = Host::beneath(dir).with_context(|| printable(dir))?;
+    let dir = Place {
+        side: Rc::new(host),
+        path: PathBuf::from("."),
+        shown: dir.to_owned().into(),
+    };
+    let to = match stat.is_dir() {
+        true => dir,
+        false => dir.join(&from.name()),
+    };
+    copier.copy(from, &to);
     Ok(())
+}
+
+/// What `btrfs restore` takes out of a damaged volume.
+pub struct Restoring<'a> {
+    pub image: &'a Path,
+    pub dir: &'a Path,
+    pub subvolume: u64,
+    /// Files are named, and not restored.
+    pub is_dry_run: bool,
+    pub overwrites: bool,
+    /// Owners, modes and times.
+    pub metadata: bool,
+    pub symlinks: bool,
+    /// Snapshots below.
+    pub snapshots: bool,
+    pub xattrs: bool,
+    pub is_verbose: bool,
+}
+
+/// Restores what can be read. Returns the exit code.
+pub fn restore(args: &Restoring<'_>) -> Result<u8> {
+    crate::log::to_terminal(0);
+    let session = Session::new("restore", &Base::Host);
+    session.read_with(&ReadArgs {
+        options: vec![format!("rescue=all:salvage,subvolid={}", args.subvolume)],
+        ..ReadArgs::default()
+    });
+    let options = Options {
+        reflink: Sparse::Never,
+        preserve: Preserve {
+            mode: args.metadata,
+            owner: args.metadata,
+            times: args.metadata,
+            links: true,
+            xattrs: args.xattrs,
+        },
+        existing: if args.overwrites {
+            Existing::Replace
+        } else {
+            Existing::Keep
+        },
+        skips_symlinks: !args.symlinks,
+        is_verbose: args.is_verbose,
+        ..Options::whole()
+    };
+    let run = || -> Result<()> {
+        let from = start(&session, args.image)?;
+        let left_out = match args.snapshots {
+            true => HashSet::new(),
+            false => snapshots_below(&session, args)?,
+        };
+        if args.is_dry_run {
+            name_all(&session, args, &from, &left_out);
+            return Ok(());
+        }
+        let mut copier = Copier::new(&session, options);
+        copier.leave_out(left_out);
+        copy_out(&mut copier, &from, args.dir)
+    };
+    let done = run();
+    super::finish(session, done)
+}
+
+/// The numbers of all snapshots but the one that is asked for.
+fn snapshots_below(session: &Session<'_>, args: &Restoring<'_>) -> Result<HashSet<u64>> {
+    let mut whole = args.image.as_os_str().to_owned();
+    whole.push(":/");
+    let (image, _) = session.in_image(Path::new(&whole), OpenMode::ReadOnly)?;
+    let engine = image.engine();
+    let Ok(subvolumes) = engine.volume.subvolumes() else {
+        return Ok(HashSet::new());
+    };
+    let (mut found, mut from) = (HashSet::new(), 0);
+    while let Some((info, _)) = subvolumes.next(&engine.ctx, from).map_err(io::Error::from)? {
+        from = info.id.saturating_add(1);
+        if info.parent_uuid != [0; 16] && info.id != args.subvolume {
+            found.insert(info.id);
+        }
+    }
+    Ok(found)
+}
+
+fn name_all(session: &Session<'_>, args: &Restoring<'_>, from: &Place, left_out: &HashSet<u64>) {
+    session.say("This is a dry-run, no files are going to be restored");
+    let root = from.shown.as_bytes().len();
+    let _ = walk(from, Follow::No, &mut |seen| {
+        let visit = match seen {
+            Ok(visit) => visit,
+            Err((place, error)) => {
+                session.cannot("access", &place, &error);
+                return ControlFlow::Continue(Descend::No);
+            }
+        };
+        if visit.when == When::After || left_out.contains(&visit.stat.dev) {
+            return ControlFlow::Continue(Descend::No);
+        }
+        if visit.stat.kind == FileKind::Regular {
+            let below = Path::new(OsStr::from_bytes(
+                visit.place.shown.as_bytes().get(root..).unwrap_or_default(),
+            ));
+            session.say(format_args!("{}", printable(args.dir.join(below))));
+        }
+        ControlFlow::Continue(Descend::Yes)
+    });
 }
 
 pub fn run_export(args: &ExportArgs, session: &Session<'_>) -> Result<()> {
