@@ -27,7 +27,8 @@ use std::path::Path;
 use anyhow::Result;
 use clap::{Args, Command, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
-use say::{LIKE_VERSION, Voice, error};
+pub use say::LIKE_VERSION;
+use say::{Voice, error};
 
 use crate::commands::receive::ReceiveArgs;
 use crate::commands::send::SendArgs;
