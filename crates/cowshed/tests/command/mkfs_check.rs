@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use cowshed_harness::{limit, need, progs};
 
@@ -211,6 +211,25 @@ fn summary_has_the_lines_of_mkfs_btrfs() {
         assert!(stock.status.success(), "{args}");
         assert_eq!(lines(&out), lines(&String::from_utf8_lossy(&stock.stdout)), "{args}");
     }
+}
+
+#[test]
+fn exit_code_of_check_is_kept_when_the_reader_of_its_output_is_gone() {
+    let volume = Scratch::filled();
+    let code = |words: &[&str]| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(COWSHED);
+        command.args(words).arg("--check-data-csum").arg(&volume.image);
+        command.stdout(writer).stderr(Stdio::null());
+        limit::status_within(&mut command, COMMAND_MAX).unwrap().code()
+    };
+    assert_eq!([code(&["check"]), code(&["btrfs", "check"])], [Some(0); 2]);
+    let bytes = fs::read(&volume.image).unwrap();
+    let at = bytes.windows(4096).position(|w| w.iter().all(|b| *b == 7)).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&volume.image).unwrap();
+    file.write_all_at(b"!", at as u64).unwrap();
+    assert_eq!([code(&["check"]), code(&["btrfs", "check"])], [Some(1); 2]);
 }
 
 #[test]
