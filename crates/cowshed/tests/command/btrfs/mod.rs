@@ -3,6 +3,7 @@
 mod back_ends;
 mod questions;
 mod send_receive;
+mod spread;
 mod subvolumes;
 mod tools;
 mod words;
