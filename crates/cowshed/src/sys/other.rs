@@ -56,6 +56,11 @@ pub fn queue_attribute(_: &Path, _: &str) -> Option<String> {
     None
 }
 
+/// Not known.
+pub fn is_mount_root(_: &File) -> io::Result<Option<bool>> {
+    Ok(None)
+}
+
 /// Bytes of the machine's memory. `None`: not known.
 pub fn memory_bytes() -> Option<u64> {
     // SAFETY: no memory is passed.

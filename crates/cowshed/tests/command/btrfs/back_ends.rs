@@ -140,6 +140,8 @@ const SETTINGS: &[&str] = &[
     "filesystem label @/ first",
     "filesystem label @/",
     "filesystem label @/none x",
+    "filesystem label @/ LONG",
+    "filesystem label @/none LONG",
     "property set @/ label second",
     "property get @/",
     "property set @/file label x",

@@ -1,11 +1,11 @@
 //! How the space of volumes of several devices, of several profiles and of mixed block groups is
 //! shown, beside the stock command, on mounts of the kernel's.
 
-use cowshed_harness::{KernelVolume, VolumeOptions, shell};
+use cowshed_harness::{KernelVolume, VolumeOptions, limit, need, shell};
 
-use super::{can_compare, ours, stock, text, with_own_mount};
+use super::{can_compare, fresh, kernel_mount, ours, stock, text, with_own_mount};
 use crate::mount::{Guard, unmount};
-use crate::support::run;
+use crate::support::{COMMAND_MAX, COWSHED, in_name_space, run};
 
 const LINES: [&str; 10] = [
     "filesystem df @/",
@@ -140,4 +140,46 @@ fn with_own_mounts(volume: &KernelVolume, act: impl FnOnce(&str)) {
     act(&text(&mnt.canonicalize().unwrap()));
     unmount(&mnt);
     drop(guard);
+}
+
+/// Mounts below a directory are not counted, whatever is mounted there.
+#[test]
+fn du_leaves_out_what_is_mounted_below() {
+    let Some(()) = can_compare() else { return };
+    let Some(()) = need::tool("unshare") else { return };
+    let volume = fresh();
+    let script = "
+        btrfs -q subvolume create s; mkdir d other none same part; head -c 1M /dev/urandom >s/f
+        cp s/f d/g; sync -f .";
+    volume.with_mount(|root| shell(root, script)).unwrap();
+    let (mounted, root) = kernel_mount(&volume);
+    let other = fresh();
+    other.with_mount(|root| shell(root, "echo x >in; sync -f .")).unwrap();
+    let (mounted_other, other_root) = kernel_mount(&other);
+    let errors = volume.dir().join("errors");
+    let du = |program: &str, what: &str| {
+        // Mounts of a name space of its own.
+        let errors_path = errors.display();
+        let script = format!(
+            "cd {root}; mount --bind {other_root} other; mount -t tmpfs none none; echo x >none/y
+             mount --bind s same; mount --bind d part; exec -a btrfs {program} filesystem du {what} 2>{errors_path}"
+        );
+        let mut command = in_name_space();
+        command.args(["--mount", "bash", "-ec", &script]);
+        let output = limit::output_within(&mut command, COMMAND_MAX).unwrap();
+        let errors = std::fs::read_to_string(&errors).unwrap();
+        (String::from_utf8_lossy(&output.stdout).into_owned(), errors)
+    };
+    let stock_program = "$(command -v btrfs)";
+    for what in [".", "-s . s", "other", "part", "same"] {
+        let expected = du(stock_program, what);
+        assert_eq!(du(COWSHED, what), expected, "{what}");
+        if what == "." {
+            let (out, errors) = expected;
+            assert!(errors.contains("cannot access 'none'"), "{errors}");
+            assert!(!out.contains("same/f") && !out.contains("other/in"), "{out}");
+        }
+    }
+    mounted_other.unmount_quietly().unwrap();
+    mounted.unmount_quietly().unwrap();
 }
