@@ -45,7 +45,7 @@ pub use run::{run, run_in, run_raw, shell};
 pub use scenario::populate;
 pub use sys::{
     FileHandle, abort_atomic_write, atomic_write_features, clone_range, commit_atomic_write, create_subvolume,
-    dedupe_range, delete_subvolume, snapshot, start_atomic_write, write_through_map,
+    dedupe_range, delete_subvolume, make_subvolume_writable, snapshot, start_atomic_write, write_through_map,
 };
 pub use uring::{Transport, UringOn};
 pub use volume::{KernelVolume, Mounted, VolumeOptions, scratch_dir};

@@ -180,6 +180,7 @@ pub fn clone_range(from: &File, from_offset: u64, to: &File, to_offset: u64, len
 const BTRFS_IOC_SUBVOL_CREATE: libc::Ioctl = 0x5000_940E;
 const BTRFS_IOC_SNAP_DESTROY: libc::Ioctl = 0x5000_940F;
 const BTRFS_IOC_SNAP_CREATE_V2: libc::Ioctl = 0x5000_9417;
+const BTRFS_IOC_SUBVOL_SETFLAGS: libc::Ioctl = 0x4008_941a;
 
 /// `btrfs_ioctl_vol_args`
 #[repr(C)]
@@ -242,6 +243,17 @@ pub fn snapshot(source: &File, dir: &File, name: &str, is_read_only: bool) -> io
         name: field(name)?,
     };
     subvolume_call(dir, BTRFS_IOC_SNAP_CREATE_V2, &args)
+}
+
+/// BTRFS_IOC_SUBVOL_SETFLAGS without a flag: files of the subvolume can be changed. It stays what
+/// was received, which `btrfs property` would take back.
+pub fn make_subvolume_writable(subvolume: &File) -> io::Result<()> {
+    let flags = 0_u64;
+    // SAFETY: the ioctl reads eight bytes.
+    match unsafe { libc::ioctl(subvolume.as_raw_fd(), BTRFS_IOC_SUBVOL_SETFLAGS, &raw const flags) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
 }
 
 // linux/f2fs.h

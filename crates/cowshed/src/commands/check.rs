@@ -4,7 +4,7 @@
 mod args;
 mod xfs;
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::sync::Mutex;
 
@@ -84,7 +84,11 @@ pub fn run(args: &CheckArgs) -> Result<u8> {
         (_, true) => findings_text(args.max_findings, &report),
         _ => findings_text(args.max_findings, &report) + &sums_text(args.check_data_csum, &report),
     };
-    std::io::stdout().write_all(text.as_bytes())?;
+    match std::io::stdout().write_all(text.as_bytes()) {
+        // The reader of the output may be gone: the exit code is that of the check.
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(error.into()),
+        _ => {}
+    }
     Ok(match report.is_clean() {
         _ if found_no_volume(&report) => 2,
         true => 0,

@@ -1,4 +1,9 @@
-//! `cowshed mkfs`: makes a volume, with the flags of mkfs.btrfs.
+//! `cowshed mkfs`: makes a volume, with the flags of mkfs.btrfs. Called by that name the program
+//! makes no file that is not there and lets none grow, and fails in the words of mkfs.btrfs.
+
+mod features;
+mod stock;
+mod summary;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -7,7 +12,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use btrfs_image::size::{parse_size_bytes, pretty_bytes};
-use btrfs_image::{Discarded, Features, MkfsError, MkfsOptions, MkfsReport, Profile, csum_type_from_name, mkfs};
+use btrfs_image::{Features, MkfsError, MkfsOptions, MkfsReport, Profile, csum_type_from_name, mkfs};
 use clap::{Args, Parser};
 use cowshed::image::{Builder, Owner, Report, SubvolumeKind};
 use cowshed_device::{BlockDevice, FileDevice, Locking, OpenMode};
@@ -23,7 +28,7 @@ Linux before 6.1 can only read a volume with a block-group-tree: -O ^block-group
 A TARGET that does not exist is made as a sparse file of the size that -b gives.")]
 pub struct MkfsArgs {
     /// Image files or block devices
-    #[arg(required = true, value_name = "TARGET")]
+    #[arg(value_name = "TARGET")]
     targets: Vec<PathBuf>,
     /// Label of the volume, up to 255 bytes
     #[arg(short = 'L', long, default_value = "")]
@@ -106,12 +111,32 @@ const NAME: &str = "mkfs.btrfs";
 /// Its exit code after a failure.
 const FAILED: u8 = 1;
 
+/// By which name the program was called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Called {
+    Cowshed,
+    MkfsBtrfs,
+}
+
+impl Called {
+    fn locking(self) -> Locking {
+        match self {
+            Called::Cowshed => Locking::Locked,
+            // The caller may hold the lock of the device: as mkfs.btrfs, we only claim it.
+            Called::MkfsBtrfs => Locking::Claimed,
+        }
+    }
+}
+
 /// The program called as mkfs.btrfs.
 #[derive(Parser, Debug)]
-#[command(name = NAME, version, about = "Make a btrfs volume on image files or devices")]
+#[command(name = NAME, about = "Make a btrfs volume on image files or devices", disable_version_flag = true)]
 struct Named {
     #[command(flatten)]
     args: MkfsArgs,
+    /// Print version
+    #[arg(short = 'V', long)]
+    version: bool,
 }
 
 /// Is the program called as mkfs.btrfs?
@@ -130,9 +155,15 @@ pub fn run_named() -> u8 {
             return if error.use_stderr() { FAILED } else { 0 };
         }
     };
-    // The caller may hold the lock of the device: as mkfs.btrfs, we only claim it.
-    run_locking(&named.args, Locking::Claimed).unwrap_or_else(|error| {
-        crate::people::warn(format_args!("{NAME}: {error:#}"));
+    if named.version {
+        crate::people::say(stock::version(NAME));
+        return 0;
+    }
+    run_called(&named.args, Called::MkfsBtrfs).unwrap_or_else(|error| {
+        match stock::reason(&error, named.args.byte_count.is_some()) {
+            Some(text) => crate::people::warn(text),
+            None => crate::people::warn(format_args!("{NAME}: {error:#}")),
+        }
         FAILED
     })
 }
@@ -149,25 +180,27 @@ fn owner(text: &str) -> Result<(u32, u32), String> {
 }
 
 pub fn run(args: &MkfsArgs) -> Result<u8> {
-    run_locking(args, Locking::Locked)
+    run_called(args, Called::Cowshed)
 }
 
-fn run_locking(args: &MkfsArgs, locking: Locking) -> Result<u8> {
-    if args
-        .features
-        .iter()
-        .chain(&args.runtime_features)
-        .any(|list| list == "list-all")
-    {
-        Features::NAMES.iter().for_each(crate::people::say);
+fn run_called(args: &MkfsArgs, called: Called) -> Result<u8> {
+    let mut lists = args.features.iter().chain(&args.runtime_features);
+    if lists.any(|list| list.split(',').any(|word| word == features::LIST_ALL)) {
+        match called {
+            Called::Cowshed => features::list(),
+            Called::MkfsBtrfs => features::list_as_stock(),
+        }
         return Ok(0);
+    }
+    if args.targets.is_empty() {
+        bail!("no TARGET is named: see --help");
     }
     let options = options(args)?;
     if let Some(rootdir) = &args.rootdir {
-        return copy(args, rootdir, &options, locking);
+        return copy(args, rootdir, &options, called);
     }
     let mut made = Vec::new();
-    let result = open_targets(args, locking, &mut made).and_then(|devices| make(args, &devices, &options));
+    let result = open_targets(args, called, &mut made).and_then(|devices| make(args, &devices, &options));
     let report = match result {
         Ok(report) => report,
         Err(error) => {
@@ -182,10 +215,11 @@ fn run_locking(args: &MkfsArgs, locking: Locking) -> Result<u8> {
         register(&args.targets);
     }
     if args.json {
-        crate::people::say(format_args!("{:#}", json(&report, &options)));
+        crate::people::say(format_args!("{:#}", summary::json(&report, &options)));
     } else if !args.quiet {
-        print_discards(&report, &made);
-        print_report(&report, &options);
+        summary::print_headline();
+        summary::print_discards(&report, &made);
+        summary::print(&report, &options);
     }
     Ok(0)
 }
@@ -218,7 +252,7 @@ fn make(args: &MkfsArgs, devices: &[Arc<dyn BlockDevice>], options: &MkfsOptions
 }
 
 /// With `--rootdir`: the volume and what the directory holds.
-fn copy(args: &MkfsArgs, rootdir: &Path, options: &MkfsOptions, locking: Locking) -> Result<u8> {
+fn copy(args: &MkfsArgs, rootdir: &Path, options: &MkfsOptions, called: Called) -> Result<u8> {
     crate::unfinished::remove_when_interrupted();
     let mut builder = Builder::new();
     builder.from_dir(rootdir).label(args.label.as_str());
@@ -238,7 +272,7 @@ fn copy(args: &MkfsArgs, rootdir: &Path, options: &MkfsOptions, locking: Locking
     if args.reflink {
         builder.reflink_if_possible();
     }
-    let report = copy_onto(args, &mut builder, locking).map_err(|error| match error.downcast_ref() {
+    let report = copy_onto(args, &mut builder, called).map_err(|error| match error.downcast_ref() {
         Some(cowshed::image::Error::Volume(MkfsError::InUse { .. })) => error.context("not made, -f overwrites"),
         _ => error,
     })?;
@@ -246,7 +280,8 @@ fn copy(args: &MkfsArgs, rootdir: &Path, options: &MkfsOptions, locking: Locking
         crate::people::say(format_args!("{:#}", build::json(&report)));
     } else if !args.quiet {
         let mkfs = report.as_mkfs();
-        print_discards(&mkfs, &[]);
+        summary::print_headline();
+        summary::print_discards(&mkfs, &[]);
         if args.reflink && args.verbose > 0 {
             let (shared, all) = (pretty_bytes(report.reflinked_bytes), pretty_bytes(report.data_bytes));
             match report.reflinked_bytes {
@@ -257,23 +292,26 @@ fn copy(args: &MkfsArgs, rootdir: &Path, options: &MkfsOptions, locking: Locking
                 _ => crate::people::say(format_args!("{shared} of {all} are shared with {}", rootdir.display())),
             }
         }
-        print_report(&mkfs, options);
+        let compress = args.compress.as_ref().and_then(|compress| compress.how);
+        summary::print_source(rootdir, compress, &args.subvol, args.shrink);
+        summary::print(&mkfs, options);
     }
     Ok(0)
 }
 
-fn copy_onto(args: &MkfsArgs, builder: &mut Builder, locking: Locking) -> Result<Report> {
+fn copy_onto(args: &MkfsArgs, builder: &mut Builder, called: Called) -> Result<Report> {
     if let [target] = &args.targets[..] {
         let metadata = std::fs::metadata(target);
         let is_file = metadata.as_ref().map_or(true, std::fs::Metadata::is_file);
         if is_file {
+            check_makes_no_device(target)?;
             if args.byte_count.is_none() && !args.shrink {
                 builder.size_at_least(metadata.map_or(0, |metadata| metadata.len()));
             }
             return Ok(builder.write_in_place(target)?);
         }
     }
-    let devices = open_targets(args, locking, &mut Vec::new())?;
+    let devices = open_targets(args, called, &mut Vec::new())?;
     if !args.shrink {
         let smallest = devices.iter().map(|device| device.size_bytes()).min();
         builder.size(args.byte_count.or(smallest).unwrap_or_default());
@@ -330,19 +368,23 @@ fn options(args: &MkfsArgs) -> Result<MkfsOptions> {
 }
 
 /// Opens the targets; notes in `made` which files it made.
-fn open_targets(args: &MkfsArgs, locking: Locking, made: &mut Vec<PathBuf>) -> Result<Vec<Arc<dyn BlockDevice>>> {
+fn open_targets(args: &MkfsArgs, called: Called, made: &mut Vec<PathBuf>) -> Result<Vec<Arc<dyn BlockDevice>>> {
     let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
     for path in &args.targets {
-        let device = open_target(path, args.byte_count, locking, made)?;
+        let device = open_target(path, args.byte_count, called, made)?;
         devices.push(Arc::new(device));
     }
     Ok(devices)
 }
 
-fn open_target(path: &Path, byte_count: Option<u64>, locking: Locking, made: &mut Vec<PathBuf>) -> Result<FileDevice> {
+fn open_target(path: &Path, byte_count: Option<u64>, called: Called, made: &mut Vec<PathBuf>) -> Result<FileDevice> {
     let meta = match std::fs::metadata(path) {
         Ok(meta) => meta,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            if called == Called::MkfsBtrfs {
+                bail!("{}: No such file or directory", path.display());
+            }
+            check_makes_no_device(path)?;
             let Some(bytes) = byte_count else {
                 bail!("{}: does not exist; -b SIZE makes it", path.display());
             };
@@ -352,8 +394,8 @@ fn open_target(path: &Path, byte_count: Option<u64>, locking: Locking, made: &mu
         }
         Err(error) => return Err(error).with_context(|| path.display().to_string()),
     };
-    // A file that is shorter than asked for grows, as with mkfs.btrfs.
     if let Some(bytes) = byte_count
+        && called == Called::Cowshed
         && meta.is_file()
         && meta.len() < bytes
     {
@@ -361,83 +403,19 @@ fn open_target(path: &Path, byte_count: Option<u64>, locking: Locking, made: &mu
         file.and_then(|f| f.set_len(bytes))
             .with_context(|| path.display().to_string())?;
     }
-    Ok(FileDevice::open_with(path, OpenMode::ReadWrite, locking)?)
+    Ok(FileDevice::open_with(path, OpenMode::ReadWrite, called.locking())?)
 }
 
-/// In the words of mkfs.btrfs. A file that was made just now had nothing to discard.
-fn print_discards(report: &MkfsReport, made: &[PathBuf]) {
-    for device in &report.devices {
-        let is_new = made.iter().any(|path| path.display().to_string() == device.name);
-        match device.discarded {
-            Discarded::All if !is_new => {
-                let size = pretty_bytes(device.total_bytes);
-                crate::people::say(format_args!("Performing full device TRIM {} ({size}) ...", device.name));
-            }
-            Discarded::NotDone => crate::people::say(format_args!(
-                "{}: cannot discard, its old contents stay until overwritten",
-                device.name
-            )),
-            Discarded::All | Discarded::NotAsked => {}
-        }
+/// Errors: the target is not there, and would be a file among the devices. A device of that name is
+/// meant, which is gone or not there yet. Files of /dev/shm are files.
+fn check_makes_no_device(target: &Path) -> Result<()> {
+    let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let Ok(parent) = parent.unwrap_or(Path::new(".")).canonicalize() else {
+        return Ok(());
+    };
+    let is_among_devices = parent.starts_with("/dev") && !parent.starts_with("/dev/shm");
+    if is_among_devices && !target.exists() {
+        bail!("{}: no such device", target.display());
     }
-}
-
-fn print_report(report: &MkfsReport, options: &MkfsOptions) {
-    let settings = &report.settings;
-    crate::people::say(format_args!(
-        "{:<20}{}",
-        "Label:",
-        if options.label.is_empty() {
-            "(null)"
-        } else {
-            &options.label
-        }
-    ));
-    crate::people::say(format_args!("{:<20}{}", "UUID:", uuid::Uuid::from_bytes(options.uuid)));
-    crate::people::say(format_args!("{:<20}{}", "Node size:", settings.nodesize()));
-    crate::people::say(format_args!("{:<20}{}", "Sector size:", options.sectorsize_bytes));
-    crate::people::say(format_args!(
-        "{:<20}{}",
-        "Filesystem size:",
-        pretty_bytes(report.total_bytes)
-    ));
-    crate::people::say("Block group profiles:");
-    for chunk in &report.chunks {
-        crate::people::say(format_args!(
-            "  {:<18}{:<10}{:>12}",
-            format!("{:?}:", chunk.kind),
-            chunk.profile,
-            pretty_bytes(chunk.length_bytes)
-        ));
-    }
-    crate::people::say(format_args!("{:<20}{}", "Checksum:", options.csum_type.name()));
-    crate::people::say(format_args!("{:<20}{}", "Number of devices:", report.devices.len()));
-    crate::people::say("Devices:\n   ID        SIZE  PATH");
-    for device in &report.devices {
-        crate::people::say(format_args!(
-            "{:>5}  {:>10}  {}",
-            device.devid,
-            pretty_bytes(device.total_bytes),
-            device.name
-        ));
-    }
-}
-
-fn json(report: &MkfsReport, options: &MkfsOptions) -> serde_json::Value {
-    serde_json::json!({
-        "label": options.label,
-        "uuid": uuid::Uuid::from_bytes(options.uuid).to_string(),
-        "nodesize": report.settings.nodesize(),
-        "sectorsize": options.sectorsize_bytes,
-        "total_bytes": report.total_bytes,
-        "used_bytes": report.used_bytes,
-        "csum": options.csum_type.name(),
-        "chunks": report.chunks.iter().map(|c| serde_json::json!({
-            "type": format!("{:?}", c.kind).to_lowercase(), "profile": c.profile.to_string(), "length": c.length_bytes,
-        })).collect::<Vec<_>>(),
-        "devices": report.devices.iter().map(|d| serde_json::json!({
-            "devid": d.devid, "uuid": uuid::Uuid::from_bytes(d.uuid).to_string(),
-            "path": d.name, "total_bytes": d.total_bytes, "discarded": d.discarded == Discarded::All,
-        })).collect::<Vec<_>>(),
-    })
+    Ok(())
 }

@@ -3,8 +3,10 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::Path;
 
-use rustix::fs::{AtFlags, StatxFlags, fstatfs, statx};
+use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, fstatfs, statx};
 
 /// The type of the file system that a file lies on, as `statfs` says it.
 // The width of the field is the platform's.
@@ -26,6 +28,26 @@ pub fn mount_table() -> io::Result<Vec<u8>> {
 /// Number of the mount that a file lies on, as the mount table has it.
 pub fn mount_id(file: &File) -> io::Result<u64> {
     Ok(statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?.stx_mnt_id)
+}
+
+/// What the kernel says of the queue of a block device, or of the device that it is a part of.
+pub fn queue_attribute(device: &Path, name: &str) -> Option<String> {
+    let meta = std::fs::metadata(device).ok()?;
+    if !meta.file_type().is_block_device() {
+        return None;
+    }
+    let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
+    let device = format!("/sys/dev/block/{major}:{minor}");
+    let read = |queue: &str| std::fs::read_to_string(format!("{device}/{queue}/{name}")).ok();
+    let text = read("queue").or_else(|| read("../queue"))?;
+    Some(text.trim_end().to_owned())
+}
+
+/// Whether a directory is the root of a mount. `None`: the kernel does not say (before 5.8).
+pub fn is_mount_root(dir: &File) -> io::Result<Option<bool>> {
+    let stat = statx(dir, "", AtFlags::EMPTY_PATH, StatxFlags::empty())?;
+    let is_known = stat.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT);
+    Ok(is_known.then_some(stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)))
 }
 
 /// Bytes of the machine's memory. `None`: not known.

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::ptr;
 
 /// No type that Linux knows.
@@ -48,6 +49,16 @@ pub fn mount_table() -> io::Result<Vec<u8>> {
 /// Errors: always.
 pub fn mount_id(_: &File) -> io::Result<u64> {
     Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+}
+
+/// Not known.
+pub fn queue_attribute(_: &Path, _: &str) -> Option<String> {
+    None
+}
+
+/// Not known.
+pub fn is_mount_root(_: &File) -> io::Result<Option<bool>> {
+    Ok(None)
 }
 
 /// Bytes of the machine's memory. `None`: not known.

@@ -2,10 +2,13 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
-use cowshed_harness::{need, progs};
+use cowshed_harness::{limit, need, progs};
 
-use crate::support::{Scratch, run};
+use crate::support::{COMMAND_MAX, COWSHED, Scratch, run};
 
 #[test]
 fn mkfs_makes_what_is_asked_for_and_reports_it() {
@@ -69,6 +72,164 @@ fn mkfs_refuses_and_loses_nothing() {
     assert!(fs::read(&volume.image).unwrap() == before, "refused without a trace");
     run("mkfs -q -f {}", &[&volume.image]).ok();
     assert_eq!(run("ls {}", &[&volume.image]).ok().text(), "");
+}
+
+/// Runs the program by the name mkfs.btrfs.
+fn mkfs_btrfs(args: &str, targets: &[&Path]) -> (i32, String, String) {
+    let mut command = Command::new(COWSHED);
+    command.arg0("mkfs.btrfs").args(args.split_whitespace()).args(targets);
+    let output = limit::output_within(&mut command, COMMAND_MAX).unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (
+        output.status.code().unwrap_or(-1),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
+}
+
+#[test]
+fn by_the_name_of_mkfs_btrfs_files_neither_come_nor_grow() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("i");
+    let (code, _, err) = mkfs_btrfs("-f -b 200m", &[&image]);
+    assert!(code == 1 && err.contains("No such file or directory"), "{err}");
+    assert!(!image.exists());
+    fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
+    let too_small = "is too small to make a usable filesystem\nERROR: minimum size for";
+    for (args, expected) in [
+        (
+            "",
+            format!(
+                "ERROR: '{}' {too_small} each btrfs device is 114294784\n",
+                image.display()
+            ),
+        ),
+        (
+            "-b 1m",
+            format!("ERROR: size 1048576 {too_small} a btrfs filesystem is 114294784\n"),
+        ),
+        (
+            "-b 1m -M",
+            format!("ERROR: size 1048576 {too_small} a btrfs filesystem is 16777216\n"),
+        ),
+        (
+            "-f -b 200m",
+            format!(
+                "ERROR: {} is smaller than requested size, expected 209715200, found 1048576\n",
+                image.display()
+            ),
+        ),
+    ] {
+        let answer = mkfs_btrfs(args, &[&image]);
+        assert_eq!(answer, (1, String::new(), expected), "{args}");
+        assert_eq!(fs::metadata(&image).unwrap().len(), 1 << 20, "{args}");
+    }
+    run("mkfs -q -b 200m {}", &[&image]).ok();
+}
+
+#[test]
+fn files_are_never_made_among_devices() {
+    let absent = Path::new("/dev/cowshed-test-that-is-not-there");
+    let dir = tempfile::tempdir().unwrap();
+    for rootdir in [None, Some(dir.path())] {
+        let args: Vec<&Path> = ["-b", "200m"].iter().map(Path::new).collect();
+        let rootdir: Vec<&Path> = rootdir
+            .into_iter()
+            .flat_map(|dir| [Path::new("--rootdir"), dir])
+            .collect();
+        let all = [&[Path::new("mkfs")], &args[..], &rootdir[..], &[absent]].concat();
+        crate::support::cowshed(all).fails(&["no such device"]);
+        let (code, ..) = mkfs_btrfs("-b 200m", &[&rootdir[..], &[absent]].concat());
+        assert_eq!(code, 1);
+        assert!(!absent.exists());
+    }
+}
+
+#[test]
+fn features_and_version_are_named_without_a_target() {
+    let (code, out, err) = mkfs_btrfs("-O list-all", &[]);
+    assert_eq!((code, &*out), (0, ""));
+    assert!(err.starts_with("Filesystem features available:\n"), "{err}");
+    for line in err.lines().skip(1) {
+        assert!(line.contains("- ") && line.contains("(compat="), "{line}");
+    }
+    assert!(
+        run("mkfs -O ^no-holes,list-all", &[])
+            .ok()
+            .text()
+            .contains("no-holes\n")
+    );
+    let (code, out, _) = mkfs_btrfs("--version", &[]);
+    assert!(
+        code == 0 && out.starts_with("mkfs.btrfs, part of btrfs-progs v"),
+        "{out}"
+    );
+    run("mkfs", &[]).fails(&["TARGET"]);
+    assert_eq!(mkfs_btrfs("", &[]).0, 1);
+}
+
+/// Line by line as mkfs.btrfs, but for what each volume has of its own.
+#[test]
+fn summary_has_the_lines_of_mkfs_btrfs() {
+    let Some(()) = need::tool("mkfs.btrfs") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let images = ["a", "b", "c", "d"].map(|name| dir.path().join(name));
+    for image in &images {
+        fs::File::create(image).unwrap().set_len(300 << 20).unwrap();
+    }
+    let lines = |text: &str| -> Vec<String> {
+        let from = text.find("Label:").unwrap_or_else(|| panic!("no summary: {text}"));
+        // mkfs.btrfs 6.2 has two lines of features, and does not name the size of pages.
+        let lines = text[from..].lines().filter(|line| !line.contains("eatures:"));
+        let own = |line: &str| match line.starts_with("UUID:") {
+            true => "UUID:".to_owned(),
+            false => line
+                .split("\t(CPU page")
+                .next()
+                .unwrap_or_default()
+                .trim_end()
+                .to_owned(),
+        };
+        lines.map(own).collect()
+    };
+    for (args, count) in [
+        ("-f", 1),
+        ("-f -L label --csum xxhash -n 4k", 1),
+        ("-f -M", 1),
+        ("-f -d raid0 -m raid1", 2),
+        ("-f -d raid10 -m raid1c3", 4),
+    ] {
+        let targets: Vec<&Path> = images.iter().take(count).map(|image| &**image).collect();
+        let (code, out, err) = mkfs_btrfs(args, &targets);
+        assert_eq!(code, 0, "{args}: {err}");
+        assert!(
+            out.starts_with("cowshed ") && out.contains("\nFeatures:           "),
+            "{out}"
+        );
+        let mut stock = Command::new("mkfs.btrfs");
+        let stock = limit::output_within(stock.args(args.split_whitespace()).args(&targets), COMMAND_MAX).unwrap();
+        assert!(stock.status.success(), "{args}");
+        assert_eq!(lines(&out), lines(&String::from_utf8_lossy(&stock.stdout)), "{args}");
+    }
+}
+
+#[test]
+fn exit_code_of_check_is_kept_when_the_reader_of_its_output_is_gone() {
+    let volume = Scratch::filled();
+    let code = |words: &[&str]| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(COWSHED);
+        command.args(words).arg("--check-data-csum").arg(&volume.image);
+        command.stdout(writer).stderr(Stdio::null());
+        limit::status_within(&mut command, COMMAND_MAX).unwrap().code()
+    };
+    assert_eq!([code(&["check"]), code(&["btrfs", "check"])], [Some(0); 2]);
+    let bytes = fs::read(&volume.image).unwrap();
+    let at = bytes.windows(4096).position(|w| w.iter().all(|b| *b == 7)).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&volume.image).unwrap();
+    file.write_all_at(b"!", at as u64).unwrap();
+    assert_eq!([code(&["check"]), code(&["btrfs", "check"])], [Some(1); 2]);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `btrfs check`: the independent checker under the flags and words of the stock command.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -73,6 +74,15 @@ impl CheckArgs {
     }
 }
 
+/// A line of output. The exit code is that of the check, also where the reader of the output is
+/// gone.
+fn say(text: impl std::fmt::Display) -> Result<()> {
+    match print(text) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
 pub fn run(args: &CheckArgs) -> Result<u8> {
     if let Some(option) = args.unknown() {
         return refuse(&format!("check {option}"));
@@ -89,12 +99,12 @@ pub fn run(args: &CheckArgs) -> Result<u8> {
     if let Err(error) = path.metadata() {
         bail!("mount check: cannot open {shown}: {}", reason(&error));
     }
-    print(format_args!("Opening filesystem to check..."))?;
+    say(format_args!("Opening filesystem to check..."))?;
     let Some(superblock) = superblock(path) else {
         bail!("no valid Btrfs found on {shown}");
     };
-    print(format_args!("Checking filesystem on {shown}"))?;
-    print(format_args!("UUID: {}", uuid::Uuid::from_bytes(superblock.fsid)))?;
+    say(format_args!("Checking filesystem on {shown}"))?;
+    say(format_args!("UUID: {}", uuid::Uuid::from_bytes(superblock.fsid)))?;
     let how = Judging {
         force: args.force,
         data_csums: args.check_data_csum,
@@ -107,6 +117,6 @@ pub fn run(args: &CheckArgs) -> Result<u8> {
         .sums
         .lines()
         .filter(|line| !line.starts_with("data bytes verified"));
-    print(sums.collect::<Vec<_>>().join("\n"))?;
+    say(sums.collect::<Vec<_>>().join("\n"))?;
     Ok(u8::from(!verdict.is_clean))
 }

@@ -107,10 +107,15 @@ pub fn run(args: &DeviceArgs, voice: Voice) -> Result<u8> {
 
 fn usage(args: &UsageArgs) -> Result<u8> {
     let mut images = Images::to_read();
-    for path in &args.paths {
+    for (n, path) in args.paths.iter().enumerate() {
         let place = images.directory(path)?;
-        let text = Usage::load(&place)?.by_device(args.units.style());
+        let usage = Usage::load(&place)?;
+        let mut text = usage.by_device(args.units.style());
+        if n + 1 < args.paths.len() {
+            text.push('\n');
+        }
         std::io::stdout().write_all(text.as_bytes())?;
+        usage.warn_of_profiles();
     }
     Ok(0)
 }
@@ -225,7 +230,7 @@ fn stats(args: &StatsArgs, voice: Voice) -> Result<u8> {
     };
     let mut rows = Vec::new();
     for device in place.devices().map_err(failed)? {
-        let path = device.name.unwrap_or_else(|| "missing".to_owned());
+        let path = device.name.unwrap_or_else(|| format!("devid:{}", device.id));
         if only.as_ref().is_some_and(|only| *only != Path::new(&path)) {
             continue;
         }
@@ -260,7 +265,7 @@ fn table(rows: &[Row]) -> String {
         let cells = [id.to_string(), path.clone()];
         table.row(cells.into_iter().chain(faults.iter().map(u64::to_string)).collect());
     }
-    table.text(&[1])
+    table.text(&[])
 }
 
 fn json(rows: &[Row]) -> String {

@@ -5,6 +5,7 @@ pub mod calls;
 mod check;
 mod device;
 mod filesystem;
+mod help;
 mod inspect;
 pub mod place;
 mod property;
@@ -24,10 +25,11 @@ mod volume;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use anyhow::Result;
-use clap::{Args, Command, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use anyhow::{Result, bail};
+use clap::{ArgMatches, Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
-use say::{LIKE_VERSION, Voice, error};
+pub use say::LIKE_VERSION;
+use say::{Voice, error, is_broken_pipe};
 
 use crate::commands::receive::ReceiveArgs;
 use crate::commands::send::SendArgs;
@@ -66,8 +68,11 @@ pub struct BtrfsArgs {
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
     /// Form of the output
-    #[arg(long, value_enum, default_value_t = Format::Text)]
+    #[arg(long, value_enum, ignore_case = true, default_value_t = Format::Text)]
     format: Format,
+    /// Say what would be done, and do nothing: for subvolume delete
+    #[arg(long)]
+    dry_run: bool,
     /// quiet is as -q; the others are accepted
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = Log::Default)]
     log: Log,
@@ -112,6 +117,8 @@ enum Group {
     Restore(Lazy<restore::RestoreArgs>),
     /// Print the version
     Version,
+    /// Print what commands there are
+    Help(help::HelpArgs),
     /// What there is of btrfs(8) beside this
     #[command(flatten)]
     Unknown(unknown::Unknown),
@@ -131,8 +138,12 @@ pub fn command() -> Command {
 /// Runs the command with the arguments behind its name. Returns its exit code.
 pub fn run(args: impl Iterator<Item = OsString>) -> u8 {
     let words = std::iter::once(OsString::from(NAME)).chain(words_for_clap(args));
-    let cli = match Cli::try_parse_from(words) {
-        Ok(cli) => cli,
+    let parsed = Cli::command().try_get_matches_from(words).and_then(|matches| {
+        let cli = Cli::from_arg_matches(&matches)?;
+        Ok((cli, names(&matches)))
+    });
+    let (cli, names) = match parsed {
+        Ok(parsed) => parsed,
         Err(wrong) => {
             // A terminal that is gone is no matter here.
             let _ = wrong.print();
@@ -142,7 +153,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> u8 {
     if cli.version {
         return version();
     }
-    match dispatch(&cli.args) {
+    match cli.args.check_options(&names).and_then(|()| dispatch(&cli.args)) {
         Ok(code) => code,
         // The reader of the output has what it wanted.
         Err(failed) if is_broken_pipe(&failed) => 0,
@@ -153,9 +164,39 @@ pub fn run(args: impl Iterator<Item = OsString>) -> u8 {
     }
 }
 
-fn is_broken_pipe(failed: &anyhow::Error) -> bool {
-    let is_broken = |cause: &std::io::Error| cause.kind() == std::io::ErrorKind::BrokenPipe;
-    failed.chain().filter_map(|cause| cause.downcast_ref()).any(is_broken)
+/// The names of the command and its groups, in full.
+fn names(matches: &ArgMatches) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut below = matches.subcommand();
+    while let Some((name, matches)) = below {
+        names.push(name.to_owned());
+        below = matches.subcommand();
+    }
+    names
+}
+
+/// Commands of groups that know `--format json`.
+const WITH_JSON: &[[&str; 2]] = &[["filesystem", "df"], ["device", "stats"]];
+/// The command that knows `--dry-run`.
+const WITH_DRY_RUN: [&str; 2] = ["subvolume", "delete"];
+
+impl BtrfsArgs {
+    /// Refuses options that the command does not know. As in btrfs(8), those that change nothing
+    /// and are in no group ignore them.
+    fn check_options(&self, names: &[String]) -> Result<()> {
+        let is_of_group = names.len() > 1;
+        let is_json = self.format == Format::Json;
+        if is_json && is_of_group && !WITH_JSON.iter().any(|known| names == known) {
+            bail!("output format json is unsupported for this command");
+        }
+        let can_change = is_of_group || names == ["receive"];
+        if let Some(name) = names.last().filter(|_| self.dry_run && can_change)
+            && names != WITH_DRY_RUN
+        {
+            bail!("--dry-run option not supported for {name}");
+        }
+        Ok(())
+    }
 }
 
 /// `defragment -cHOW` has its value without a space and without an equals sign: that is put in.
@@ -188,6 +229,7 @@ pub fn dispatch(args: &BtrfsArgs) -> Result<u8> {
         is_quiet: args.quiet || args.log == Log::Quiet,
         is_verbose: args.verbose > 0 || matches!(args.log, Log::Verbose | Log::Debug),
         is_json: args.format == Format::Json,
+        is_dry_run: args.dry_run,
     };
     match &args.group {
         Some(Group::Subvolume(args)) => subvolume::run(args, voice),
@@ -200,6 +242,7 @@ pub fn dispatch(args: &BtrfsArgs) -> Result<u8> {
         Some(Group::Receive(args)) => receive::run(args, voice),
         Some(Group::Restore(args)) => restore::run(args, voice),
         Some(Group::Version) => Ok(version()),
+        Some(Group::Help(args)) => Ok(help::run(args, command())),
         Some(Group::Unknown(what)) => unknown::refuse(what),
         None => {
             crate::people::warn_part(command().render_help());

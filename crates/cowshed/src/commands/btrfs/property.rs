@@ -12,7 +12,7 @@ use std::ffi::OsString;
 
 use super::filesystem::label;
 use super::place::{Found, Images, Place};
-use super::say::{error, print, reason};
+use super::say::{error, print, reason, warning};
 use crate::commands::offline::image_of;
 use crate::sys::xattr;
 
@@ -289,7 +289,11 @@ fn set_read_only(place: &Place, is_read_only: bool, force: bool) -> Result<()> {
     let failed = |error| anyhow!("failed to set flags: {}", reason(&error));
     let was = place.is_read_only();
     let was = was.map_err(|error| anyhow!("failed to get flags: {}", reason(&error)))?;
-    if was && !is_read_only && place.received_uuid().map_err(failed)? != [0; 16] {
+    let received = place.received_uuid();
+    if !was && received.as_ref().is_ok_and(|uuid| *uuid != [0; 16]) {
+        warning("read-write subvolume with received_uuid, this is bad");
+    }
+    if was && !is_read_only && received.map_err(failed)? != [0; 16] {
         if !force {
             bail!("cannot flip ro->rw with received_uuid set, use force if you really want that");
         }

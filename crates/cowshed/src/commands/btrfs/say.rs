@@ -14,6 +14,8 @@ pub struct Voice {
     pub is_verbose: bool,
     /// JSON instead of text.
     pub is_json: bool,
+    /// Nothing is changed.
+    pub is_dry_run: bool,
 }
 
 impl Voice {
@@ -86,4 +88,10 @@ pub fn json_object(name: &str, all: &[Vec<(&'static str, String)>]) -> String {
         "{{\n  \"__header\": {{\n    \"version\": \"1\"\n  }},\n  \"{name}\": [\n{}\n  ]\n}}\n",
         objects.join(",\n")
     )
+}
+
+/// Whether a command failed because the reader of its output is gone.
+pub fn is_broken_pipe(failed: &anyhow::Error) -> bool {
+    let is_broken = |cause: &std::io::Error| cause.kind() == std::io::ErrorKind::BrokenPipe;
+    failed.chain().filter_map(|cause| cause.downcast_ref()).any(is_broken)
 }

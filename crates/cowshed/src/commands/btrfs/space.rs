@@ -16,6 +16,7 @@ use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, FromZeros as _, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::place::Place;
+use super::say::warning;
 use crate::ioctl;
 
 /// Space of one type and profile.
@@ -37,6 +38,11 @@ impl Space {
 
     pub fn has(self, kind: u64) -> bool {
         !self.is_global_reserve() && self.flags & kind != 0
+    }
+
+    /// Is the type just this one? Mixed groups are a type of their own.
+    fn is_of(self, kind: u64) -> bool {
+        !self.is_global_reserve() && self.flags & block_group::TYPE_MASK == kind
     }
 
     pub fn type_name(self) -> &'static str {
@@ -73,6 +79,36 @@ fn copies(flags: u64) -> u64 {
         block_group::RAID1C4 => 4,
         _ => 1,
     }
+}
+
+/// Warns as btrfs(8) where a type has block groups of several profiles.
+pub fn warn_of_profiles(spaces: &[Space]) {
+    let several: Vec<_> = types_with_several_profiles(spaces);
+    if several.is_empty() {
+        return;
+    }
+    warning("Multiple block group profiles detected, see 'man btrfs(5)'");
+    for (flags, name) in several {
+        let mut profiles: Vec<Space> = spaces.iter().copied().filter(|space| space.is_of(flags)).collect();
+        profiles.sort_by_key(|space| space.flags & block_group::PROFILE_MASK);
+        let profiles: Vec<_> = profiles
+            .iter()
+            .map(|space| space.profile_name().to_lowercase())
+            .collect();
+        warning(format_args!("   {name}: {}", profiles.join(", ")));
+    }
+}
+
+/// The types with block groups of several profiles: their bits and names.
+pub fn types_with_several_profiles(spaces: &[Space]) -> Vec<(u64, &'static str)> {
+    let types = [
+        (DATA, "Data"),
+        (METADATA, "Metadata"),
+        (DATA | METADATA, "Data+Metadata"),
+        (SYSTEM, "System"),
+    ];
+    let has_several = |flags: u64| spaces.iter().filter(|space| space.is_of(flags)).count() > 1;
+    types.into_iter().filter(|(flags, _)| has_several(*flags)).collect()
 }
 
 /// A chunk, and what of it lies on each device.

@@ -140,6 +140,8 @@ const SETTINGS: &[&str] = &[
     "filesystem label @/ first",
     "filesystem label @/",
     "filesystem label @/none x",
+    "filesystem label @/ LONG",
+    "filesystem label @/none LONG",
     "property set @/ label second",
     "property get @/",
     "property set @/file label x",
@@ -252,6 +254,54 @@ fn parents_are_made_and_nested_subvolumes_deleted() {
     let (mounted, root) = kernel_mount(&volume);
     check(&ours(&root));
     mounted.unmount_quietly().unwrap();
+}
+
+/// `--dry-run` came to btrfs(8) after 6.2.
+#[test]
+fn dry_run_says_what_would_be_deleted_and_deletes_nothing() {
+    let check = |at: &At<'_>| {
+        at.ok("subvolume create -p @/a @/a/in @/b");
+        let all = at.ok("subvolume list -u @/");
+        assert_eq!(at.ok("-q --dry-run subvolume delete @/a"), "");
+        let lines = ["-C @/a/in @/b", "-c @/b", "-R @/a", "-i 256 @/"];
+        let said = lines.map(|line| at.ok(&format!("--dry-run subvolume delete {line}")));
+        assert!(said[0].starts_with("Delete subvolume (commit): '@/a/in'\n"), "{said:?}");
+        assert!(said[2].lines().count() == 2, "{said:?}");
+        let wrong = at.run("--dry-run subvolume delete @/none @/b");
+        assert_eq!(
+            (wrong.code, &*wrong.out),
+            (1, "Delete subvolume (no-commit): '@/b'\n"),
+            "{wrong:?}"
+        );
+        assert_eq!(at.ok("subvolume list -u @/"), all);
+        assert_eq!(at.ok("subvolume delete -R @/a"), said[2]);
+    };
+    let scratch = Scratch::new();
+    check(&ours(&format!("{}:", scratch.image.display())));
+    scratch.assert_clean();
+    let Some(()) = can_compare() else { return };
+    let volume = fresh();
+    with_own_mount(&volume, "noatime", |root| check(&ours(root)));
+    let volume = fresh();
+    let (mounted, root) = kernel_mount(&volume);
+    check(&ours(&root));
+    mounted.unmount_quietly().unwrap();
+}
+
+#[test]
+fn default_subvolume_is_refused_before_what_is_nested_in_it_is_deleted() {
+    let scratch = Scratch::new();
+    let root = format!("{}:", scratch.image.display());
+    let at = ours(&root);
+    at.ok("subvolume create -p @/a @/a/in");
+    at.ok("subvolume set-default @/a");
+    let refused = at.run("subvolume delete -R @/a");
+    assert_eq!((refused.code, &*refused.out), (1, ""), "{refused:?}");
+    assert!(
+        refused.err.starts_with("WARNING: not deleting default subvolume id "),
+        "{refused:?}"
+    );
+    assert_eq!(at.ok("subvolume list @/").lines().count(), 2);
 }
 
 /// An ordinary user has all of it on an image of their own.

@@ -4,6 +4,7 @@ mod back_ends;
 mod questions;
 mod send_receive;
 mod several_devices;
+mod spread;
 mod subvolumes;
 mod tools;
 mod words;
@@ -96,8 +97,13 @@ impl At<'_> {
     }
 
     fn answer(&self, mut command: Command, line: &str) -> Answer {
+        // One byte more than a label can have.
+        let too_long = "x".repeat(256);
         command
-            .args(line.split_whitespace().map(|word| word.replace('@', self.root)))
+            .args(
+                line.split_whitespace()
+                    .map(|word| word.replace('@', self.root).replace("LONG", &too_long)),
+            )
             .env("TZ", ZONE)
             .env("LC_ALL", "C")
             .stdin(Stdio::null());

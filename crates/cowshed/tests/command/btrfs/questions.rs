@@ -301,6 +301,9 @@ fn images_are_dumped_and_checked_as_by_the_stock_command() {
     let script = "mkdir many; for i in $(seq 1 1500); do echo $i >many/a_longer_name_$i; done; sync -f .";
     volume.with_mount(|root| shell(root, script)).unwrap();
     let image = text(volume.image());
+    for (name, bytes) in [("short", 5000), ("zeros", 1 << 20)] {
+        std::fs::write(format!("{image}.{name}"), vec![0; bytes]).unwrap();
+    }
     let roots = stock(&image).ok("inspect-internal dump-tree -r @");
     let block = roots
         .lines()
@@ -339,6 +342,10 @@ fn images_are_dumped_and_checked_as_by_the_stock_command() {
         "filesystem show @none",
         "filesystem label @",
         "filesystem label @none",
+        "filesystem label @.short",
+        "filesystem label @.short x",
+        "filesystem label @.zeros",
+        "filesystem label @.zeros LONG",
     ]);
     for tree in [
         "5",

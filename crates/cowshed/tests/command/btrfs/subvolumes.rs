@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use cowshed_harness::{KernelVolume, shell};
+use cowshed_harness::{KernelVolume, make_subvolume_writable, shell};
 
 use super::{At, can_compare, fresh, kernel_mount, ours, stock, with_own_mount};
 
@@ -24,7 +24,12 @@ fn fill(volume: &KernelVolume) {
         btrfs send -q s2 | btrfs receive -q d
         btrfs -q subvolume create gone; btrfs -q subvolume delete gone; btrfs subvolume sync .
         btrfs subvolume set-default s1; sync -f .";
-    volume.with_mount(|root| shell(root, script)).unwrap();
+    let fill = |root: &Path| {
+        shell(root, script)?;
+        // Received, and writable all the same: that is warned of.
+        Ok(make_subvolume_writable(&std::fs::File::open(root.join("d/s2"))?)?)
+    };
+    volume.with_mount(fill).unwrap();
 }
 
 const PLACES: [&str; 9] = ["", "a", "d", "s1", "s1/dir", "s1/dir/deep/in", "a/f", "none", "d/s2"];

@@ -73,6 +73,49 @@ fn words_may_be_short_and_usage_is_code_one() {
     }
 }
 
+#[test]
+fn help_is_a_command_that_succeeds() {
+    let help = ours("/none").ok("help");
+    assert!(help.contains("Usage: btrfs") && help.contains("subvolume"), "{help}");
+    for line in ["help --", "help wobble", "--log=info help", "-q help", "--dry-run help"] {
+        assert_eq!(ours("/none").ok(line), help, "{line}");
+    }
+    let full = ours("/none").ok("help --full");
+    assert!(full.contains("--commit-each") && full.contains("--rootid"), "{full}");
+}
+
+#[test]
+fn options_that_a_command_does_not_know_are_refused() {
+    for line in [
+        "subvolume show @/",
+        "sub get-d @/",
+        "subvolume list @/",
+        "filesystem usage @/",
+        "device usage @/",
+        "inspect-internal rootid @/",
+    ] {
+        let refused = ours("/none").run(&format!("--format json {line}"));
+        assert_eq!(
+            refused.err, "ERROR: output format json is unsupported for this command\n",
+            "{line}"
+        );
+        assert_eq!((refused.code, &*refused.out), (1, ""), "{line}");
+    }
+    assert!(ours("/none").ok("--format JSON version").starts_with("btrfs-progs v"));
+    for (line, name) in [
+        ("subvolume create @/a", "create"),
+        ("fi label @/ x", "label"),
+        ("receive @/", "receive"),
+    ] {
+        let refused = ours("/none").run(&format!("--dry-run {line}"));
+        assert_eq!(
+            refused.err,
+            format!("ERROR: --dry-run option not supported for {name}\n")
+        );
+        assert_eq!((refused.code, &*refused.out), (1, ""), "{line}");
+    }
+}
+
 /// By its own name it is one of our commands, and another name of a link changes nothing.
 #[test]
 fn the_command_is_found_by_both_names() {

@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::super::place::Images;
 use super::super::say::{Voice, json_object, reason};
-use super::super::space::{Space, spaces};
+use super::super::space::{Space, spaces, warn_of_profiles};
 use super::super::units::Units;
 
 #[derive(Args, Debug)]
@@ -45,6 +45,7 @@ pub fn run(args: &DfArgs, voice: Voice) -> Result<u8> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()?;
+    warn_of_profiles(&spaces);
     Ok(0)
 }
 

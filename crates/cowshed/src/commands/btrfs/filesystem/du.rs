@@ -16,12 +16,14 @@ use cowshed::Extent;
 use cowshed_vfs::FileKind;
 
 use super::super::place::{Found, Images, Place};
-use super::super::say::{error, print, reason};
+use super::super::say::{error, print, reason, warning};
 use super::super::units::{LongUnits, Style};
 use crate::commands::extents::kernel::fiemap;
 use crate::commands::extents::maps::{self, Line, flag};
+use crate::commands::mount_table;
 use crate::commands::offline::Node;
 use crate::people::printable;
+use crate::sys;
 
 #[derive(Args, Debug)]
 pub struct DuArgs {
@@ -188,11 +190,16 @@ impl Run<'_> {
         Ok(sum)
     }
 
-    /// What is mounted below is not a part of the volume.
+    /// What is mounted below is left out, also where it is the same volume.
     fn below(&mut self, file: File, path: &Path) -> IoResult<Sum> {
-        match Place::on_mount(file)? {
-            Some(Place::Kernel(file) | Place::Ours(file)) => self.mounted(&file, path, false),
-            _ => Ok(Sum::default()),
+        let Some(Place::Kernel(file) | Place::Ours(file)) = Place::on_mount(file)? else {
+            let name = path.file_name().unwrap_or_default().display();
+            warning(format_args!("cannot access '{name}': Inappropriate ioctl for device\n"));
+            return Ok(Sum::default());
+        };
+        match is_mount_point(&file, path)? {
+            true => Ok(Sum::default()),
+            false => self.mounted(&file, path, false),
         }
     }
 
@@ -228,6 +235,17 @@ impl Run<'_> {
         }
         self.print(sum, path, is_top)?;
         Ok(sum)
+    }
+}
+
+/// Is a directory the root of a mount?
+fn is_mount_point(file: &File, path: &Path) -> IoResult<bool> {
+    if !file.metadata()?.is_dir() {
+        return Ok(false);
+    }
+    match sys::is_mount_root(file)? {
+        Some(answer) => Ok(answer),
+        None => Ok(mount_table::on(&path.canonicalize()?)?.is_some()),
     }
 }
 

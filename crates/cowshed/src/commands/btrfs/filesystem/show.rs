@@ -38,8 +38,8 @@ struct Shown {
     label: Vec<u8>,
     devices: u64,
     used_bytes: u64,
-    /// Number, size, bytes given to data and metadata, path.
-    there: Vec<(u64, u64, u64, String)>,
+    /// Number, size, bytes given to data and metadata, path. No path: a mount has it as missing.
+    there: Vec<(u64, u64, u64, Option<String>)>,
 }
 
 /// What volumes are looked for by.
@@ -121,7 +121,7 @@ fn of_place(place: &Place) -> std::io::Result<Shown> {
     let all = spaces(place)?;
     let used = all.iter().filter(|space| !space.is_global_reserve());
     let devices = place.devices()?.into_iter();
-    let there = devices.filter_map(|device| Some((device.id, device.total_bytes, device.used_bytes, device.name?)));
+    let there = devices.map(|device| (device.id, device.total_bytes, device.used_bytes, device.name));
     Ok(Shown {
         uuid: facts.uuid,
         label: place.label()?,
@@ -142,7 +142,7 @@ fn of_device(path: &Path) -> Option<Shown> {
         label: sb.label[..end].to_vec(),
         devices: sb.num_devices.get(),
         used_bytes: sb.bytes_used.get(),
-        there: vec![(id, size, used, path.display().to_string())],
+        there: vec![(id, size, used, Some(path.display().to_string()))],
     })
 }
 
@@ -207,7 +207,10 @@ fn print(shown: &Shown, style: Style) -> Result<()> {
     let _ = writeln!(text, "\tTotal devices {} FS bytes used {used}", shown.devices);
     for (id, size, used, path) in &shown.there {
         let (size, used) = (style.text(*size), style.text(*used));
-        let _ = writeln!(text, "\tdevid {id:>4} size {size} used {used} path {path}");
+        let _ = match path {
+            Some(path) => writeln!(text, "\tdevid {id:>4} size {size} used {used} path {path}"),
+            None => writeln!(text, "\tdevid {id:>4} size 0 used 0 path  MISSING"),
+        };
     }
     if (shown.there.len() as u64) < shown.devices {
         text.push_str("\t*** Some devices missing\n");

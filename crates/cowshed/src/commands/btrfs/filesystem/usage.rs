@@ -6,13 +6,15 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
-use btrfs_format::features::block_group::{DATA, METADATA, PROFILE_MASK, SYSTEM, TYPE_MASK};
+use btrfs_format::features::block_group::{
+    DATA, METADATA, PROFILE_MASK, RAID0, RAID5, RAID6, RAID10, SYSTEM, TYPE_MASK,
+};
 use clap::Args;
 use cowshed_vfs::DeviceInfo;
 
 use super::super::place::{Images, Place};
 use super::super::say::{reason, warning};
-use super::super::space::{Chunk, Space, chunks, spaces};
+use super::super::space::{Chunk, Space, chunks, spaces, types_with_several_profiles, warn_of_profiles};
 use super::super::table::Table;
 use super::super::units::{Style, Units};
 use super::super::volume::size_of_device;
@@ -35,6 +37,9 @@ pub struct UsageArgs {
 
 /// Below this much, what no chunk has is not counted as free.
 const UNALLOCATED_BYTES_MIN: u64 = 16 << 20;
+
+/// Profiles whose block groups are spread over a number of stripes.
+const STRIPED: u64 = RAID0 | RAID10 | RAID5 | RAID6;
 
 pub fn run(args: &UsageArgs) -> Result<u8> {
     let mut images = Images::to_read();
@@ -62,8 +67,9 @@ pub struct Usage {
     spaces: Vec<Space>,
     reserve: Space,
     devices: Vec<DeviceInfo>,
-    /// Bytes on each device, by flags. Empty where the chunks cannot be read.
-    on_devices: BTreeMap<(u64, u64), u64>,
+    /// Bytes on each device, by flags and the number of stripes that data is spread over, 1 where it
+    /// is not. Empty where the chunks cannot be read.
+    on_devices: BTreeMap<(u64, u64, usize), u64>,
     available_bytes: u64,
 }
 
@@ -144,6 +150,11 @@ impl Usage {
             free += (unallocated as f64 / data_ratio) as u64;
             free_min += (unallocated as f64 / ratio_max) as u64;
         }
+        if is_mixed {
+            // What is reserved for metadata lies in the same groups.
+            let reserved = self.reserve.total_bytes;
+            (free, free_min) = (free.saturating_sub(reserved), free_min.saturating_sub(reserved));
+        }
         let width = if style.is_default() { 10 } else { 18 };
         let mut text = String::from("Overall:\n");
         let mut line = |what: &str, value: String, more: String| {
@@ -169,7 +180,8 @@ impl Usage {
         line("Metadata ratio", format!("{metadata_ratio:.2}"), String::new());
         let reserve_used = format!("\t(used: {})", style.text(self.reserve.used_bytes));
         line("Global reserve", size_line(self.reserve.total_bytes), reserve_used);
-        let several = self.types_with_several_profiles();
+        let several = types_with_several_profiles(&self.spaces).into_iter();
+        let several: Vec<_> = several.map(|(_, name)| name.to_lowercase()).collect();
         let (answer, which) = match several.is_empty() {
             true => ("no", String::new()),
             false => ("yes", format!("\t({})", several.join(", "))),
@@ -179,25 +191,24 @@ impl Usage {
         text
     }
 
-    fn types_with_several_profiles(&self) -> Vec<&'static str> {
-        let kinds = [(DATA, "data"), (METADATA, "metadata"), (SYSTEM, "system")];
-        let has_several = |kind: u64| self.spaces.iter().filter(|space| space.has(kind)).count() > 1;
-        kinds
-            .iter()
-            .filter(|(kind, _)| has_several(*kind))
-            .map(|(_, name)| *name)
-            .collect()
+    /// Warns where a type has block groups of several profiles.
+    pub fn warn_of_profiles(&self) {
+        warn_of_profiles(&self.spaces);
+    }
+
+    /// Bytes of a type and profile on a device, by the number of stripes.
+    fn by_stripes(&self, id: u64, flags: u64) -> impl Iterator<Item = (usize, u64)> {
+        let flags = flags & (TYPE_MASK | PROFILE_MASK);
+        let all = self.on_devices.range((id, flags, 0)..=(id, flags, usize::MAX));
+        all.map(|((_, _, stripes), bytes)| (*stripes, *bytes))
     }
 
     fn on_device(&self, id: u64, flags: u64) -> u64 {
-        self.on_devices
-            .get(&(id, flags & (TYPE_MASK | PROFILE_MASK)))
-            .copied()
-            .unwrap_or(0)
+        self.by_stripes(id, flags).map(|(_, bytes)| bytes).sum()
     }
 
     fn unallocated_bytes(&self, device: &DeviceInfo) -> u64 {
-        let used = self.on_devices.iter().filter(|((id, _), _)| *id == device.id);
+        let used = self.on_devices.iter().filter(|((id, ..), _)| *id == device.id);
         device.total_bytes.saturating_sub(used.map(|(_, bytes)| bytes).sum())
     }
 
@@ -242,12 +253,17 @@ impl Usage {
             let mut line = |what: &str, bytes: u64| {
                 let _ = writeln!(text, "   {:<22}{:>10}", format!("{what}:"), style.text(bytes));
             };
-            line("Device size", device.total_bytes);
+            // btrfs(8) asks the device, not the volume.
+            let size = if device.name.is_some() { device.total_bytes } else { 0 };
+            line("Device size", size);
             line("Device slack", slack_bytes(device));
             for space in &self.spaces {
-                match self.on_device(device.id, space.flags) {
-                    0 => {}
-                    bytes => line(&format!("{},{}", space.type_name(), space.profile_name()), bytes),
+                let what = format!("{},{}", space.type_name(), space.profile_name());
+                for (stripes, bytes) in self.by_stripes(device.id, space.flags) {
+                    match stripes {
+                        1 => line(&what, bytes),
+                        _ => line(&format!("{what}/{stripes}"), bytes),
+                    }
                 }
             }
             line("Unallocated", self.unallocated_bytes(device));
@@ -305,11 +321,14 @@ fn rank(flags: u64) -> u8 {
     }
 }
 
-fn add(sums: &mut BTreeMap<(u64, u64), u64>, chunk: &Chunk) {
+fn add(sums: &mut BTreeMap<(u64, u64, usize), u64>, chunk: &Chunk) {
+    let flags = chunk.flags & (TYPE_MASK | PROFILE_MASK);
+    let stripes = match flags & STRIPED {
+        0 => 1,
+        _ => chunk.stripes.len(),
+    };
     for (device, bytes) in &chunk.stripes {
-        *sums
-            .entry((*device, chunk.flags & (TYPE_MASK | PROFILE_MASK)))
-            .or_default() += bytes;
+        *sums.entry((*device, flags, stripes)).or_default() += bytes;
     }
 }
 

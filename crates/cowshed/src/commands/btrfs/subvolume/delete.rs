@@ -53,7 +53,10 @@ pub fn run(args: &DeleteArgs, voice: Voice) -> Result<u8> {
     if args.subvolid.is_some() && args.subvolumes.len() != 1 {
         bail!("exactly 1 argument expected, {} given", args.subvolumes.len());
     }
-    let images = Images::to_write();
+    let images = match voice.is_dry_run {
+        true => Images::to_read(),
+        false => Images::to_write(),
+    };
     let mut run = Run { args, voice, images };
     let (mut code, mut touched) = (0, Vec::new());
     for path in &args.subvolumes {
@@ -62,7 +65,7 @@ pub fn run(args: &DeleteArgs, voice: Voice) -> Result<u8> {
             None => run.by_path(path),
         };
         match done {
-            Ok(dir) if args.commit_after => touched.push(dir),
+            Ok(dir) if args.commit_after && !voice.is_dry_run => touched.push(dir),
             Ok(_) => {}
             Err(failed) => {
                 match failed.downcast_ref::<IsDefault>() {
@@ -99,6 +102,8 @@ impl Run<'_> {
         };
         let (root, id) = self.images.subvolume(&whole)?;
         if self.args.recursive {
+            // What cannot be deleted loses nothing of what is nested in it.
+            self.checked(&whole, id)?;
             self.nested(&root, id, &whole)?;
         }
         // A deleted subvolume goes when nothing has it open.
@@ -126,15 +131,23 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Deletes a subvolume. Returns the directory that it was in.
-    fn one(&mut self, path: &Path, id: u64) -> Result<Place> {
+    /// Where a subvolume lies, and its name as it is printed. Errors: it cannot be deleted.
+    fn checked(&mut self, path: &Path, id: u64) -> Result<(Cut, Place, String)> {
         let cut = Cut::new(path);
         let dir = self.images.directory(&cut.dir)?;
         let shown = format!("{}/{}", cut.shown.display(), cut.name.display());
         self.check_default(&dir, id, &shown)?;
+        Ok((cut, dir, shown))
+    }
+
+    /// Deletes a subvolume. Returns the directory that it was in.
+    fn one(&mut self, path: &Path, id: u64) -> Result<Place> {
+        let (cut, dir, shown) = self.checked(path, id)?;
         self.say(&format!("'{shown}'"));
-        self.done(dir.delete(&cut.name))?;
-        self.commit(&dir)?;
+        if !self.voice.is_dry_run {
+            self.done(dir.delete(&cut.name))?;
+            self.commit(&dir)?;
+        }
         Ok(dir)
     }
 
@@ -152,8 +165,10 @@ impl Run<'_> {
             Some(_) => self.say(&format!("'{}'", shown.display())),
             None => self.say(&format!("subvolid={id}")),
         }
-        self.done(dir.delete_by_id(id))?;
-        self.commit(&dir)?;
+        if !self.voice.is_dry_run {
+            self.done(dir.delete_by_id(id))?;
+            self.commit(&dir)?;
+        }
         Ok(dir)
     }
 

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::super::place::Images;
 use super::super::roots::{Root, Roots};
-use super::super::say::{Voice, error, reason, uuid};
+use super::super::say::{error, reason, uuid};
 use crate::people::{bytes_json, local_time_text, printable};
 
 #[derive(Args, Debug)]
@@ -155,10 +155,7 @@ impl Sort {
     }
 }
 
-pub fn run(args: &ListArgs, voice: Voice) -> Result<u8> {
-    if voice.is_json {
-        bail!("output format json is unsupported for this command");
-    }
+pub fn run(args: &ListArgs) -> Result<u8> {
     let failed = |error| anyhow!("can't perform the search: {}", reason(&error));
     let mut images = Images::to_read();
     let place = match images.directory(&args.path) {

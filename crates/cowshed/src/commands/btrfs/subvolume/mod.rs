@@ -89,7 +89,7 @@ pub fn run(args: &SubvolumeArgs, voice: Voice) -> Result<u8> {
             readonly, source, dest, ..
         } => make::snapshot(source, dest, *readonly, voice),
         What::Delete(args) => delete::run(args, voice),
-        What::List(args) => list::run(args, voice),
+        What::List(args) => list::run(args),
         What::Show(args) => show::run(args),
         What::GetDefault { path } => defaults::show(path),
         What::SetDefault { subvolume, path } => defaults::set(subvolume, path.as_deref()),

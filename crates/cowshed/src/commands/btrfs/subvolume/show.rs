@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::super::place::Images;
 use super::super::roots::{Root, Roots, TOP_LEVEL};
-use super::super::say::{reason, uuid};
+use super::super::say::{reason, uuid, warning};
 use crate::commands::offline::image_of;
 use crate::people::{local_time_text, printable};
 
@@ -82,6 +82,12 @@ pub fn run(args: &ShowArgs) -> Result<u8> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()?;
+    if root.item.received_uuid != [0; 16] && !is_read_only(root) {
+        warning(
+            "the subvolume is read-write and has received_uuid set,\n\t don't use it for incremental send. Please see \
+             section\n\t 'SUBVOLUME FLAGS' in manual page btrfs-subvolume for\n\t further information.",
+        );
+    }
     Ok(0)
 }
 
@@ -101,7 +107,6 @@ fn text(roots: &Roots<'_>, root: &Root) -> std::io::Result<String> {
         true => "/".to_owned(),
         false => printable(OsStr::from_bytes(&roots.path(root, 0)?)),
     };
-    let is_read_only = item.subvolume_flags() & root_flags::SUBVOL_RDONLY != 0;
     let created = time(item.otime).unwrap_or_else(|| "-".to_owned());
     let lines = [
         ("Name:", name.unwrap_or_else(|| "<FS_TREE>".to_owned())),
@@ -114,7 +119,7 @@ fn text(roots: &Roots<'_>, root: &Root) -> std::io::Result<String> {
         ("Gen at creation:", item.otransid.to_string()),
         ("Parent ID:", root.parent().to_string()),
         ("Top level ID:", root.parent().to_string()),
-        ("Flags:", if is_read_only { "readonly" } else { "-" }.to_owned()),
+        ("Flags:", if is_read_only(root) { "readonly" } else { "-" }.to_owned()),
         ("Send transid:", item.stransid.to_string()),
         // btrfs(8) shows the time of creation for what was not sent.
         ("Send time:", time(item.stime).unwrap_or(created)),
@@ -143,6 +148,10 @@ fn text(roots: &Roots<'_>, root: &Root) -> std::io::Result<String> {
         }
     }
     Ok(text)
+}
+
+fn is_read_only(root: &Root) -> bool {
+    root.item.subvolume_flags() & root_flags::SUBVOL_RDONLY != 0
 }
 
 fn time(time: Timespec) -> Option<String> {
