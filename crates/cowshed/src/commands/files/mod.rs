@@ -7,6 +7,7 @@ mod cp;
 #[cfg(test)]
 mod crash_tests;
 mod find;
+mod finish;
 mod host;
 mod image;
 mod make;
@@ -123,7 +124,7 @@ pub fn run(command: &FileCommand, base: &Base) -> Result<u8> {
 
 fn run_in(command: &FileCommand, session: Session<'_>) -> Result<u8> {
     let done = dispatch(command, &session);
-    finish(session, done)
+    finish::finish(session, done)
 }
 
 fn dispatch(command: &FileCommand, session: &Session<'_>) -> Result<()> {
@@ -149,26 +150,5 @@ fn dispatch(command: &FileCommand, session: &Session<'_>) -> Result<()> {
         FileCommand::Lsattr(args) => xattrs::run_lsattr(args, session),
         FileCommand::Extract(args) => out::run_extract(args, session),
         FileCommand::Export(args) => out::run_export(args, session),
-    }
-}
-
-/// Commits, or gives up. The exit code.
-fn finish(session: Session<'_>, done: Result<()>) -> Result<u8> {
-    match done {
-        Ok(()) => Ok(session.finish(|session, place| {
-            rm::remove_tree(session, place, rm::Removal::default());
-        })),
-        Err(error) => {
-            session.give_up();
-            let is_broken_pipe = error
-                .chain()
-                .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
-                .any(|error| error.kind() == std::io::ErrorKind::BrokenPipe);
-            if is_broken_pipe {
-                return Err(error);
-            }
-            session.complain(format_args!("{error:#}"));
-            Ok(1)
-        }
     }
 }

@@ -21,6 +21,7 @@ use cowshed_device::OpenMode;
 use cowshed_source::{Meta, OciWriter, Platform, TarKind, TarWriter, Target, Time, Xattr};
 
 use super::copy::{Copier, Existing, Options, Preserve, When as Sparse};
+use super::finish::finish;
 use super::host::Host;
 use super::session::{Base, Place, Session, reason};
 use super::side::{Follow, STEP_BYTES, Stat};
@@ -192,7 +193,7 @@ pub fn restore(args: &Restoring<'_>) -> Result<u8> {
         copy_out(&mut copier, &from, args.dir)
     };
     let done = run();
-    super::finish(session, done)
+    finish(session, done)
 }
 
 /// The numbers of all snapshots but the one that is asked for.
@@ -221,7 +222,7 @@ fn name_all(session: &Session<'_>, args: &Restoring<'_>, from: &Place, left_out:
         let visit = match seen {
             Ok(visit) => visit,
             Err((place, error)) => {
-                session.cannot("access", &place, &error);
+                session.cannot("access", place, &error);
                 return ControlFlow::Continue(Descend::No);
             }
         };
