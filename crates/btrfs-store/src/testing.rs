@@ -108,6 +108,9 @@ impl Flusher for Engine {
     fn commit(&self) -> Result<()> {
         self.store.commit()
     }
+    fn go_on_dropping(&self) -> bool {
+        false
+    }
     fn pause(&self, time: Duration) {
         self.store.env().sleep(time);
     }

@@ -13,6 +13,7 @@
 //!    the path to it. Left out where it cannot bring enough.
 //! 3. Commit: pinned space becomes free, pending items become blocks.
 //! 4. Retire empty block groups of other kinds, and commit.
+//! 5. While deleted subvolumes are dropped: wait for a step, and commit.
 //!
 //! Those that find too little space wait in a line, so that the first one gets what it makes.
 //! Deletions, whose space lies in the global reserve, do not wait. Before it comes to that, when
@@ -31,6 +32,13 @@ use btrfs_store::space::Flusher;
 
 use crate::file;
 use crate::files::{Commits, Files};
+
+/// Between two looks at whether a step of a drop is done, and how many there are: those that wait
+/// for processes bring nothing.
+const DROP_LOOK: Duration = Duration::from_millis(1);
+const DROP_LOOKS_MAX: u32 = 500;
+/// Looks between two calls for a step.
+const DROP_LOOKS_BETWEEN: u32 = 20;
 
 /// Reservations that find too little space call the files from now on.
 pub(crate) fn attach(files: &Arc<Files>) {
@@ -70,6 +78,30 @@ impl Flusher for Files {
             return Ok(());
         }
         self.store().commit()
+    }
+    fn go_on_dropping(&self) -> bool {
+        if self.options().commits == Commits::WhenAsked || !self.background().is_running() {
+            return false;
+        }
+        // In this order: what is looked at is queued before the look ends.
+        let has_drops = || self.objects().has_dying() || self.store().queued_drops() > 0;
+        if !has_drops() {
+            return false;
+        }
+        let generation = || self.store().txn().committed();
+        let before = generation();
+        for look in 0..DROP_LOOKS_MAX {
+            // What is in use at one moment may not be a moment later.
+            if look % DROP_LOOKS_BETWEEN == 0 {
+                self.background().drop_at_once();
+            }
+            self.store().env().sleep(DROP_LOOK);
+            // A step ends with a commit.
+            if generation() != before || !has_drops() {
+                return true;
+            }
+        }
+        false
     }
     fn pause(&self, time: Duration) {
         self.store().env().sleep(time);

@@ -144,6 +144,11 @@ impl Background {
         });
     }
 
+    /// Does the thread run? A library's caller may do without.
+    pub(crate) fn is_running(&self) -> bool {
+        self.0.is_running()
+    }
+
     /// Has deleted subvolumes dropped without a wait for a pause of deletions.
     pub(crate) fn drop_at_once(&self) {
         let now = self.0.env().monotonic();

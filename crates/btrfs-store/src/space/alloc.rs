@@ -68,6 +68,9 @@ struct Want<'a, A, C> {
 /// So many times the first of the line waits for what others were promised.
 const PROMISE_WAITS_MAX: u32 = 100;
 
+/// So many times it waits for a step of the drop of a deleted subvolume, of some milliseconds each.
+const DROP_WAITS_MAX: u32 = 1000;
+
 /// A reservation for a deletion is tried so many times.
 const RELEASE_TRIES_MAX: u32 = 100;
 
@@ -208,6 +211,11 @@ impl Space {
                 return Ok(done);
             }
         }
+        if want.turns.is_some()
+            && let Some(done) = self.wait_for_drops(want)?
+        {
+            return Ok(done);
+        }
         // Nothing new is promised to operations meanwhile, so what they were promised comes back;
         // but deletions and write-back come and go.
         for _ in 0..PROMISE_WAITS_MAX {
@@ -219,6 +227,24 @@ impl Space {
             }
         }
         Err(Error::NoSpace)
+    }
+
+    /// Space that deleted subvolumes have comes back in the background, step by step.
+    fn wait_for_drops<T, A, C>(&self, want: &Want<'_, A, C>) -> Result<Option<T>>
+    where
+        A: Fn() -> std::result::Result<T, Short>,
+    {
+        for _ in 0..DROP_WAITS_MAX {
+            if !self.flusher().is_some_and(|flusher| flusher.go_on_dropping()) {
+                break;
+            }
+            // What they had is pinned.
+            self.flush(Flush::Commit, want.pool)?;
+            if let Ok(done) = (want.attempt)() {
+                return Ok(Some(done));
+            }
+        }
+        Ok(None)
     }
 
     fn flusher(&self) -> Option<Arc<dyn Flusher>> {

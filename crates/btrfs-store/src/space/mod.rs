@@ -90,6 +90,9 @@ pub trait Flusher: Send + Sync {
     fn write_back_data(&self) -> Result<()>;
     /// Commits, so that pinned space becomes free and pending items become blocks.
     fn commit(&self) -> Result<()>;
+    /// Waits a moment for deleted subvolumes that are being dropped; false where none is, or nothing
+    /// came of it.
+    fn go_on_dropping(&self) -> bool;
     /// Waits so long, while others run.
     fn pause(&self, time: Duration);
 }

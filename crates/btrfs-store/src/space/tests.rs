@@ -510,6 +510,9 @@ fn reservations_flush_before_they_fail() {
             self.0.lock().push("commit");
             Ok(())
         }
+        fn go_on_dropping(&self) -> bool {
+            false
+        }
         fn pause(&self, _: Duration) {
             self.1.fetch_add(1, Ordering::Relaxed);
         }

@@ -21,6 +21,8 @@ pub(super) struct Dead {
     ids: HashSet<TreeId>,
     /// In use yet.
     dying: Vec<Arc<Subvol>>,
+    /// Looks at them that are under way, which have taken them out meanwhile.
+    looks: u32,
     /// Inodes that were taken out of the table, and are in use by write-back.
     busy: Vec<Arc<Inode>>,
 }
@@ -45,7 +47,13 @@ impl Objects {
 
     /// Some that were deleted are in use, or were not looked at yet.
     pub(crate) fn has_dying(&self) -> bool {
-        !self.dead.lock().dying.is_empty()
+        let dead = self.dead.lock();
+        !dead.dying.is_empty() || dead.looks > 0
+    }
+
+    /// Those that [`Objects::take_unused`] returned are queued.
+    pub(crate) fn end_look(&self) {
+        self.dead.lock().looks -= 1;
     }
 
     /// The one object of a subvolume that was opened just now, by this call or another one. `None`:
@@ -60,7 +68,8 @@ impl Objects {
     }
 
     /// Deleted subvolumes that are unused now, what the others wait for, and what is to be freed.
-    /// `listed` gives the inodes of one that have dirty data, `discard` drops that of one.
+    /// `listed` gives the inodes of one that have dirty data, `discard` drops that of one. The caller
+    /// calls [`Objects::end_look`] when it has queued them.
     pub(crate) fn take_unused(
         &self,
         listed: impl Fn(TreeId) -> Vec<Arc<Inode>>,
@@ -68,6 +77,7 @@ impl Objects {
     ) -> (Vec<TreeId>, Remaining, Vec<Taken>) {
         let (all, busy) = {
             let mut dead = self.dead.lock();
+            dead.looks += 1;
             (std::mem::take(&mut dead.dying), std::mem::take(&mut dead.busy))
         };
         let (emptied, stopped): (Vec<_>, Vec<_>) = all.into_iter().partition(|subvol| subvol.is_being_emptied());

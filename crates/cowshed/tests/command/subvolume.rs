@@ -311,6 +311,29 @@ fn files_that_are_open_in_a_deleted_subvolume_are_changed_as_on_the_kernels_btrf
     crate::support::assert_clean_for_both(&scratch.image);
 }
 
+/// What they had comes back in the background, and a program that needs it waits for that.
+#[test]
+fn space_of_deleted_subvolumes_is_there_for_the_next_write() {
+    let Some(Mounted { scratch, mnt }) = mounted() else {
+        return;
+    };
+    let _guard = Guard(&mnt);
+    let space = rustix::fs::statfs(&mnt).unwrap();
+    // More than half of what there is, in two subvolumes; a third one fits only when those are gone.
+    let half = usize::try_from(space.f_bavail * 4096 / 10 * 3).unwrap();
+    let data = vec![0x5a; half];
+    for round in 0..6 {
+        let dirs = ["a", "b"].map(|name| mnt.join(format!("{name}{round}")));
+        for dir in &dirs {
+            run("subvolume create {}", &[dir]).ok();
+            fs::write(dir.join("file"), &data).unwrap_or_else(|e| panic!("round {round}: {e}"));
+        }
+        run("subvolume delete {} {}", &[&dirs[0], &dirs[1]]).ok();
+    }
+    unmount(&mnt);
+    crate::support::assert_clean_for_both(&scratch.image);
+}
+
 /// Programs write on while the subvolume goes, and let go of their files one by one.
 #[test]
 fn writers_in_a_deleted_subvolume_leave_nothing_behind() {

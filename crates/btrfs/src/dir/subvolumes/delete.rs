@@ -164,5 +164,6 @@ pub(crate) fn drop_unused(files: &Files, discard: impl Fn(&Arc<Inode>)) -> (Rema
         .objects()
         .take_unused(|tree| files.data().listed_in(tree), discard);
     files.store().queue_drops(unused);
+    files.objects().end_look();
     (remaining, gone)
 }
