@@ -22,7 +22,7 @@ const TARGETS: &[&str] = &[
     "armv7-unknown-linux-gnueabihf",
 ];
 const INSTALL_MAX: Duration = Duration::from_secs(300);
-/// A download may fail once.
+/// Downloads fail now and then.
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(20);
 const CHECK_MAX: Duration = Duration::from_secs(3600);

@@ -196,6 +196,11 @@ impl ChunkMap {
         let (_, chunk) = self.chunks.range(..=addr).next_back()?;
         (addr < chunk.end()).then_some(chunk)
     }
+    /// No chunk has an address from `start` to `end`, and one comes behind.
+    pub(crate) fn is_gap_between(&self, start: u64, end: u64) -> bool {
+        let before = self.chunks.range(..end).next_back();
+        before.is_none_or(|(_, chunk)| chunk.end() <= start) && self.chunks.range(end..).next().is_some()
+    }
     pub(crate) fn exact(&self, start: u64) -> Option<&Chunk> {
         self.chunks.get(&start)
     }

@@ -60,15 +60,10 @@ pub(crate) fn check(cx: &mut Cx<'_>, root: &Root, groups: &BTreeMap<u64, BlockGr
 }
 
 /// The key's range lies in no chunk, and before one: mkfs.btrfs leaves what its first block groups
-/// had. Addresses of new chunks are above all others, so that it is in no one's way.
+/// had. A new chunk comes behind the last one, so not there, unless all behind it are removed first.
 fn is_of_gone_group(cx: &Cx<'_>, key: Key) -> bool {
     let (start, end) = (key.objectid.get(), key.objectid.get().saturating_add(key.offset));
-    let is_free = !cx
-        .vol
-        .chunks
-        .iter()
-        .any(|chunk| chunk.start < end && start < chunk.end());
-    is_free && cx.vol.chunks.iter().any(|chunk| end <= chunk.start)
+    cx.vol.chunks.is_gap_between(start, end)
 }
 
 fn begin(cx: &mut Cx<'_>, leaf: &Block, key: Key, data: &[u8], groups: &BTreeMap<u64, BlockGroup>) -> Option<Current> {

@@ -51,9 +51,8 @@ struct Inode {
     gap: Option<u64>,
     dir_items: bool,
     extents: u64,
-    /// Length of inline data; a zero at its end, which btrfs-convert writes behind the target of a
-    /// symbolic link, is left out.
-    /// Length of inline data, and whether that ends with a zero byte.
+    /// Length of inline data, and whether that ends with a zero byte, as btrfs-convert and old kernels
+    /// end the target of a symbolic link.
     inline: Option<(u64, bool)>,
 }
 

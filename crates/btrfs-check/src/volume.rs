@@ -175,9 +175,16 @@ fn best_superblock(sink: &mut Sink, device: &dyn BlockDevice) -> Option<Superblo
             Err(what) => what.clone(),
             Ok(None) => {
                 // btrfs-image restores the first one alone.
-                if covered && !is_metadata_dump(&best) {
+                // Without the first one Linux knows no volume.
+                let is_first = *offset == SUPERBLOCK_OFFSETS[0];
+                if is_first || covered && !is_metadata_dump(&best) {
+                    let id = if is_first {
+                        Id::SuperMirror
+                    } else {
+                        Id::SuperMirrorMissing
+                    };
                     let site = Site::device(best.dev_item.devid.get(), *offset);
-                    sink.add(Id::SuperMirrorMissing, site, format!("{name}: no btrfs superblock"));
+                    sink.add(id, site, format!("{name}: no btrfs superblock"));
                 }
                 continue;
             }

@@ -39,9 +39,6 @@ pub fn salvage(bytes: &[u8], expect: &BlockExpect) -> Option<Salvaged> {
     if header.level > LEVEL_MAX {
         return None;
     }
-    if header.level > LEVEL_MAX {
-        return None;
-    }
     let fields = HeaderFields {
         fsid: header.fsid,
         chunk_tree_uuid: header.chunk_tree_uuid,
@@ -51,17 +48,22 @@ pub fn salvage(bytes: &[u8], expect: &BlockExpect) -> Option<Salvaged> {
         level: header.level,
         flags: header.flags.get(),
     };
-    // Without its first item a block begins with a later key than its parent says.
+    // Without its first item a block begins with a later key than its parent says, but never with an
+    // earlier one: walks end because keys only rise.
+    let lowest = expect.first_key.unwrap_or(Key::MIN);
     let expect = BlockExpect {
         first_key: None,
         ..expect.clone()
     };
     if header.level == 0 {
-        let items = items_of(header, body);
+        let mut items = items_of(header, body);
+        items.retain(|(key, _)| *key >= lowest);
         let claimed = header.nritems.get().try_into().unwrap_or(usize::MAX);
         salvage_leaf(items, bytes.len(), &fields, &expect, claimed)
     } else {
-        salvage_node(pointers_of(header, body), bytes.len(), &fields, &expect)
+        let mut pointers = pointers_of(header, body);
+        pointers.retain(|pointer| Key::from(pointer.key) >= lowest);
+        salvage_node(pointers, bytes.len(), &fields, &expect)
     }
 }
 
@@ -97,36 +99,51 @@ fn items_of(header: &Header, body: &[u8]) -> Vec<(Key, Vec<u8>)> {
         return Vec::new();
     };
     let heads_end = size_of_val(heads);
-    let mut items: Vec<(Key, Vec<u8>)> = Vec::with_capacity(count);
-    for head in heads {
-        let key = Key::from(head.key);
-        let data = || {
-            let start = usize::try_from(head.offset.get()).ok()?;
-            let end = start.checked_add(usize::try_from(head.size.get()).ok()?)?;
-            body.get(start..end).filter(|_| start >= heads_end)
-        };
-        let is_next = items.last().is_none_or(|(last, _)| *last < key);
-        if let Some(data) = data().filter(|_| is_next) {
-            items.push((key, data.to_vec()));
-        }
-    }
-    items
+    let found = heads.iter().filter_map(|head| {
+        let start = usize::try_from(head.offset.get()).ok()?;
+        let end = start.checked_add(usize::try_from(head.size.get()).ok()?)?;
+        let data = body.get(start..end).filter(|_| start >= heads_end)?;
+        Some((Key::from(head.key), data.to_vec()))
+    });
+    rising(found.collect(), |(key, _)| *key)
 }
 
 fn pointers_of(header: &Header, body: &[u8]) -> Vec<KeyPtr> {
     let claimed: usize = header.nritems.get().try_into().unwrap_or(usize::MAX);
     let count = claimed.min(body.len().checked_div(KEY_PTR_BYTES).unwrap_or(0));
     let pointers = <[KeyPtr]>::ref_from_prefix_with_elems(body, count);
-    let mut kept: Vec<KeyPtr> = Vec::with_capacity(count);
-    for pointer in pointers.map_or(&[][..], |(pointers, _)| pointers) {
-        if kept
-            .last()
-            .is_none_or(|last| Key::from(last.key) < Key::from(pointer.key))
-        {
-            kept.push(*pointer);
+    let pointers = pointers.map_or(&[][..], |(pointers, _)| pointers);
+    rising(pointers.to_vec(), |pointer| pointer.key.into())
+}
+
+/// The longest run of entries whose keys rise, so that one bad key costs one entry.
+fn rising<T>(all: Vec<T>, key: impl Fn(&T) -> Key) -> Vec<T> {
+    // For each length: the last entry of the run of that length that ends lowest.
+    let mut ends: Vec<(Key, usize)> = Vec::new();
+    let mut before: Vec<Option<usize>> = Vec::with_capacity(all.len());
+    for (number, entry) in all.iter().enumerate() {
+        let key = key(entry);
+        let len = ends.partition_point(|(end, _)| *end < key);
+        before.push(
+            len.checked_sub(1)
+                .and_then(|len| ends.get(len))
+                .map(|(_, number)| *number),
+        );
+        match ends.get_mut(len) {
+            Some(end) => *end = (key, number),
+            None => ends.push((key, number)),
         }
     }
-    kept
+    let mut kept = vec![false; all.len()];
+    let mut at = ends.last().map(|(_, number)| *number);
+    while let Some(number) = at {
+        if let Some(kept) = kept.get_mut(number) {
+            *kept = true;
+        }
+        at = before.get(number).copied().flatten();
+    }
+    let both = all.into_iter().zip(kept);
+    both.filter_map(|(entry, kept)| kept.then_some(entry)).collect()
 }
 
 /// Each turn mends or drops the first item that the verifier refuses, or makes the inode item that it
@@ -405,11 +422,23 @@ mod tests {
         let head = |slot: usize| HEADER_BYTES + slot * ITEM_HEADER_BYTES;
         // The offset of the second item, and the object of the fourth.
         bytes[head(1) + 17..head(1) + 21].copy_from_slice(&u32::MAX.to_le_bytes());
-        bytes[head(3)..head(3) + 8].copy_from_slice(&2_u64.to_le_bytes());
+        bytes[head(3)..head(3) + 8].copy_from_slice(&1_u64.to_le_bytes());
         let salvaged = salvage(&bytes, &expect()).expect("three items are good");
         assert_eq!(keys(&salvaged.block), [key(1), key(3), key(5)]);
         assert_eq!(salvaged.block.data(2), [5; 8]);
         assert_eq!(salvaged.lost, 2);
+        // A key that is too large costs itself alone, too.
+        let mut bytes = leaf(&items, &fields(0));
+        bytes[head(1)..head(1) + 8].copy_from_slice(&u64::MAX.to_le_bytes());
+        let salvaged = salvage(&bytes, &expect()).expect("four items are good");
+        assert_eq!(keys(&salvaged.block), [key(1), key(3), key(4), key(5)]);
+        // What lies before the block's place is another block's.
+        let later = BlockExpect {
+            first_key: Some(key(3)),
+            ..expect()
+        };
+        let salvaged = salvage(&leaf(&items, &fields(0)), &later).expect("three items are good");
+        assert_eq!(keys(&salvaged.block), [key(3), key(4), key(5)]);
     }
 
     #[test]
@@ -477,6 +506,16 @@ mod tests {
         assert_eq!((salvaged.lost, salvaged.mended), (0, 1));
         let (kept, _) = RootItem::read_from_prefix(salvaged.block.data(0)).expect("a root");
         assert_eq!(kept.generation.get(), 5);
+    }
+
+    #[test]
+    fn the_longest_run_of_rising_keys_is_kept() {
+        let kept = |numbers: &[u64]| rising(numbers.to_vec(), |n| key(*n));
+        assert_eq!(kept(&[1, 2, 3]), [1, 2, 3]);
+        assert_eq!(kept(&[9, 1, 2, 3]), [1, 2, 3]);
+        assert_eq!(kept(&[1, 2, 9, 3, 3, 4]), [1, 2, 3, 4]);
+        assert_eq!(kept(&[5, 4]).len(), 1);
+        assert!(kept(&[]).is_empty());
     }
 
     /// Any bytes: nothing panics, and what comes out has passed the verifier.

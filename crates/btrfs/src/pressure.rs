@@ -33,12 +33,12 @@ use btrfs_store::space::Flusher;
 use crate::file;
 use crate::files::{Commits, Files};
 
-/// Between two looks at whether a step of a drop is done, and how many there are: those that wait
-/// for processes bring nothing.
-const DROP_LOOK: Duration = Duration::from_millis(1);
-const DROP_LOOKS_MAX: u32 = 500;
-/// Looks between two calls for a step.
-const DROP_LOOKS_BETWEEN: u32 = 20;
+/// Interval at which a reservation polls for the next step of a drop.
+const DROP_POLL: Duration = Duration::from_millis(1);
+/// Upper bound on polls: a subvolume that a process uses is not dropped.
+const DROP_POLLS_MAX: u32 = 500;
+/// Polls between two calls of the background thread.
+const DROP_POLLS_BETWEEN: u32 = 20;
 
 /// Reservations that find too little space call the files from now on.
 pub(crate) fn attach(files: &Arc<Files>) {
@@ -90,12 +90,15 @@ impl Flusher for Files {
         }
         let generation = || self.store().txn().committed();
         let before = generation();
-        for look in 0..DROP_LOOKS_MAX {
+        for poll in 0..DROP_POLLS_MAX {
             // What is in use at one moment may not be a moment later.
-            if look % DROP_LOOKS_BETWEEN == 0 {
+            if poll % DROP_POLLS_BETWEEN == 0 {
                 self.background().drop_at_once();
             }
-            self.store().env().sleep(DROP_LOOK);
+            self.store().env().sleep(DROP_POLL);
+            if !self.background().is_running() {
+                return false;
+            }
             // A step ends with a commit.
             if generation() != before || !has_drops() {
                 return true;

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use btrfs_format::Superblock;
-use btrfs_format::superblock::{MAGIC, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use btrfs_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use cowshed_device::{BlockDevice as _, FileDevice, Locking, OpenMode};
 use cowshed_vfs_ioctl::wire::btrfs::{DEVICES_READY, FORGET_DEV, SCAN_DEV, VolArgs, put_text};
 use zerocopy::FromZeros as _;
@@ -20,7 +20,7 @@ use crate::ioctl;
 /// Takes calls about devices that no mount is needed for.
 const CONTROL: &str = "/dev/btrfs-control";
 
-/// What stands there; `None` where it is no superblock.
+/// What stands there; `None` where it is no superblock, or a damaged one.
 pub fn superblock(path: &Path) -> Option<Superblock> {
     let device = FileDevice::open_with(path, OpenMode::ReadOnly, Locking::Unlocked).ok()?;
     let mut bytes = vec![0; SUPERBLOCK_BYTES];
@@ -29,20 +29,30 @@ pub fn superblock(path: &Path) -> Option<Superblock> {
         return None;
     }
     device.read_at(offset, &mut bytes).ok()?;
-    btrfs_format::view::fixed::<Superblock>(&bytes)
-        .filter(|sb| sb.magic == MAGIC)
-        .copied()
+    Superblock::verify(&bytes, Some(offset)).ok()
 }
 
 pub fn is_block_device(path: &Path) -> bool {
     path.metadata().is_ok_and(|meta| meta.file_type().is_block_device())
 }
 
-/// All block devices, with a volume or not.
+/// All block devices, but those that others lie on: a member of an array shows what the array has.
 pub fn all() -> Vec<PathBuf> {
     let table = std::fs::read_to_string("/proc/partitions").unwrap_or_default();
-    let names = table.lines().skip(2).filter_map(|line| line.split_whitespace().nth(3));
-    names.map(|name| Path::new("/dev").join(name)).collect()
+    let lines = table
+        .lines()
+        .skip(2)
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let devices = lines.filter_map(|words| match words[..] {
+        [major, minor, _, name] => (!is_held(major, minor)).then(|| Path::new("/dev").join(name)),
+        _ => None,
+    });
+    devices.collect()
+}
+
+fn is_held(major: &str, minor: &str) -> bool {
+    let holders = std::fs::read_dir(format!("/sys/dev/block/{major}:{minor}/holders"));
+    holders.is_ok_and(|mut holders| holders.next().is_some())
 }
 
 /// The devices of the volume of which one block device is named, as far as they can be read: as
@@ -55,25 +65,34 @@ pub fn with_others(named: &[PathBuf]) -> Vec<PathBuf> {
     paths
 }
 
-/// The other devices of a volume, one for each number: of several, such as the original and a copy,
-/// the first of the youngest.
+/// The other devices of a volume, one for each number. Left out are those of which there are
+/// several, such as an original and its copy, and those of another time: it is not known what
+/// belongs together, and the caller has to name them.
 pub fn others_of(path: &Path) -> Vec<PathBuf> {
     let Some(own) = superblock(path).filter(|sb| sb.num_devices.get() > 1 && is_block_device(path)) else {
         return Vec::new();
     };
-    let mut others: BTreeMap<u64, (u64, PathBuf)> = BTreeMap::new();
+    let mut others: BTreeMap<u64, Vec<PathBuf>> = BTreeMap::new();
     for other in all() {
         let is_other = |sb: &Superblock| sb.fsid == own.fsid && sb.dev_item.devid != own.dev_item.devid;
         let Some(found) = superblock(&other).filter(is_other) else {
             continue;
         };
-        let generation = found.generation.get();
-        let known = others.get(&found.dev_item.devid.get());
-        if known.is_none_or(|(youngest, _)| *youngest < generation) {
-            others.insert(found.dev_item.devid.get(), (generation, other));
+        // The power may have failed between the superblocks of a commit.
+        if found.generation.get().abs_diff(own.generation.get()) > 1 {
+            tracing::warn!(device = %other.display(), "of the same volume at another time: not used");
+            continue;
         }
+        others.entry(found.dev_item.devid.get()).or_default().push(other);
     }
-    others.into_values().map(|(_, path)| path).collect()
+    let alone = others.into_values().filter_map(|mut paths| match paths.len() {
+        1 => paths.pop(),
+        _ => {
+            tracing::warn!(?paths, "copies of one device: none of them is used");
+            None
+        }
+    });
+    alone.collect()
 }
 
 /// Tells the driver of a device of a volume. Errors: it is none, there is no driver, or the caller

@@ -178,7 +178,7 @@ pub fn open_files(target: &Path, args: &ReadArgs) -> Result<cowshed::Volume> {
     let mut options = mount_options::parse(&args.options)?;
     options.set_read_only();
     let mut paths = vec![target.to_path_buf()];
-    if args.devices.is_empty() && options.devices.is_empty() {
+    if args.devices.is_empty() && options.devices.is_empty() && !options.formats.btrfs.open.degraded {
         paths = with_others(&paths);
     }
     paths.extend(args.devices.iter().chain(&options.devices).cloned());

@@ -61,6 +61,8 @@ struct Want<'a, A, C> {
     turns: Option<&'a Turns>,
     /// What is done for it, in this order.
     steps: &'a [Flush],
+    /// How much data it is for.
+    data_bytes: u64,
     attempt: A,
     is_count_worth_it: C,
 }
@@ -68,8 +70,9 @@ struct Want<'a, A, C> {
 /// So many times the first of the line waits for what others were promised.
 const PROMISE_WAITS_MAX: u32 = 100;
 
-/// So many times it waits for a step of the drop of a deleted subvolume, of some milliseconds each.
-const DROP_WAITS_MAX: u32 = 1000;
+/// So many waits in a row for a step of the drop of a deleted subvolume may bring nothing. Each
+/// takes half a second at most.
+const DROP_WAITS_WITHOUT_MAX: u32 = 5;
 
 /// A reservation for a deletion is tried so many times.
 const RELEASE_TRIES_MAX: u32 = 100;
@@ -102,6 +105,7 @@ impl Space {
             waits_for,
             turns,
             steps,
+            data_bytes: 0,
             attempt: || self.ledger.try_reserve_meta(budget.purpose, blocks, is_release),
             is_count_worth_it: || !is_release && self.ledger.is_count_worth_it(blocks),
         };
@@ -147,6 +151,7 @@ impl Space {
             waits_for: LockRank::SpaceTurn,
             turns: Some(&self.turns),
             steps: &Flush::ALL,
+            data_bytes: bytes,
             attempt: || self.try_reserve_data(bytes),
             is_count_worth_it: || self.mixed && self.ledger.is_count_worth_it(blocks),
         })
@@ -229,12 +234,24 @@ impl Space {
         Err(Error::NoSpace)
     }
 
-    /// Space that deleted subvolumes have comes back in the background, step by step.
+    /// Space that deleted subvolumes have comes back in the background, step by step. Ends where it
+    /// does not, or would not be enough.
     fn wait_for_drops<T, A, C>(&self, want: &Want<'_, A, C>) -> Result<Option<T>>
     where
         A: Fn() -> std::result::Result<T, Short>,
     {
-        for _ in 0..DROP_WAITS_MAX {
+        if want.data_bytes > self.data_capacity_bytes() {
+            return Ok(None);
+        }
+        let free_bytes = || {
+            let pools = [Pool::Data, Pool::Metadata].map(|pool| self.ledger.pool(pool));
+            pools
+                .iter()
+                .map(|pool| pool.free + pool.pinned)
+                .fold(0, u64::saturating_add)
+        };
+        let (mut most_bytes, mut without) = (free_bytes(), 0);
+        while without < DROP_WAITS_WITHOUT_MAX {
             if !self.flusher().is_some_and(|flusher| flusher.go_on_dropping()) {
                 break;
             }
@@ -243,8 +260,19 @@ impl Space {
             if let Ok(done) = (want.attempt)() {
                 return Ok(Some(done));
             }
+            let bytes = free_bytes();
+            without = if bytes > most_bytes { 0 } else { without + 1 };
+            most_bytes = most_bytes.max(bytes);
         }
         Ok(None)
+    }
+
+    /// Bytes of data on a volume that has nothing else.
+    fn data_capacity_bytes(&self) -> u64 {
+        let chunks = self.chunks.lock();
+        let writable = chunks.devices.iter().filter(|device| device.writable);
+        let raw = writable.map(|device| device.total_bytes).fold(0, u64::saturating_add);
+        chunks.profile(Pool::Data).map_or(raw, |profile| raw / profile.factor())
     }
 
     fn flusher(&self) -> Option<Arc<dyn Flusher>> {

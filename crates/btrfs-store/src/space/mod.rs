@@ -90,8 +90,8 @@ pub trait Flusher: Send + Sync {
     fn write_back_data(&self) -> Result<()>;
     /// Commits, so that pinned space becomes free and pending items become blocks.
     fn commit(&self) -> Result<()>;
-    /// Waits a moment for deleted subvolumes that are being dropped; false where none is, or nothing
-    /// came of it.
+    /// Waits for a step of the drop of deleted subvolumes, half a second at most; false where none is
+    /// dropped, or no step came.
     fn go_on_dropping(&self) -> bool;
     /// Waits so long, while others run.
     fn pause(&self, time: Duration);

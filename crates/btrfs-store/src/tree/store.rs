@@ -154,11 +154,14 @@ impl NodeStore {
         if let Some(slot) = self.shard(ptr.addr).lock().slots.get_mut(&ptr.addr.get()) {
             slot.hot = true;
             // Another pointer may have brought the block here: it must be what this one says, too.
+            // What is left of a damaged block may begin later.
+            let may_begin_later = self.volume.is_salvaging();
             let is_meant = slot.block.generation() == ptr.generation
                 && slot.block.level() == ptr.level
-                && ptr
-                    .first_key
-                    .is_none_or(|key| !slot.block.is_empty() && slot.block.key(0) == key);
+                && ptr.first_key.is_none_or(|key| {
+                    let first = (!slot.block.is_empty()).then(|| slot.block.key(0));
+                    first.is_some_and(|first| first == key || may_begin_later && first > key)
+                });
             if is_meant {
                 return Some(slot.block.clone());
             }

@@ -1,9 +1,9 @@
 //! `rescue=salvage`: tree blocks without what is damaged in them, for reading alone.
 //!
 //! Of a block of which no copy passes the verifier, the items that do are kept. A node loses its
-//! pointers to children of which nothing can be read, so that a walk goes around them: all children
-//! of a node are read when it is. So what is lost looks as if it had never been there; each loss is
-//! logged.
+//! pointers to children below which nothing can be read, so that a walk goes around them: when a
+//! node is read, all its children are, and of each one leaf below. So what is lost looks as if it
+//! had never been there; each loss is logged.
 
 use btrfs_format::block::KeyPtr;
 use btrfs_format::salvage::{self, Salvaged};
@@ -31,16 +31,7 @@ impl Volume {
         if block.is_leaf() {
             return Ok(block);
         }
-        let is_readable = |child: &KeyPtr| {
-            let child = BlockPtr {
-                addr: child.blockptr.into(),
-                generation: child.generation.into(),
-                level: block.level().saturating_sub(1),
-                first_key: Some(child.key.into()),
-            };
-            let expect = self.expect(&child, tree);
-            self.read_sound_block(&child, tree).is_ok() || self.what_is_left(&child, &expect, tree).is_some()
-        };
+        let is_readable = |child: &KeyPtr| self.has_anything(&child_of(&block, child), tree);
         let readable: Vec<bool> = block.key_ptrs().iter().map(is_readable).collect();
         if readable.iter().all(|readable| *readable) {
             return Ok(block);
@@ -57,6 +48,16 @@ impl Volume {
         }
     }
 
+    /// Can something be read of a block, or of what lies below it? Ends at the first leaf that can.
+    fn has_anything(&self, ptr: &BlockPtr, tree: TreeId) -> bool {
+        let block = self.read_sound_block(ptr, tree).ok();
+        let block = block.or_else(|| self.what_is_left(ptr, &self.expect(ptr, tree), tree));
+        block.is_some_and(|block| {
+            let mut children = block.key_ptrs().iter();
+            block.is_leaf() || children.any(|child| self.has_anything(&child_of(&block, child), tree))
+        })
+    }
+
     /// The copy of which the most is left.
     fn what_is_left(&self, ptr: &BlockPtr, expect: &BlockExpect, tree: TreeId) -> Option<TreeBlock> {
         let pieces = self.map(ptr.addr, self.geometry.nodesize_bytes.into()).ok()?;
@@ -70,5 +71,14 @@ impl Volume {
         let Salvaged { block, lost, mended } = best;
         tracing::warn!(%tree, block = %ptr.addr, lost, mended, "a damaged block is used without its bad items");
         Some(block)
+    }
+}
+
+fn child_of(block: &TreeBlock, child: &KeyPtr) -> BlockPtr {
+    BlockPtr {
+        addr: child.blockptr.into(),
+        generation: child.generation.into(),
+        level: block.level().saturating_sub(1),
+        first_key: Some(child.key.into()),
     }
 }

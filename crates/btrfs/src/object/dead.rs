@@ -21,7 +21,8 @@ pub(super) struct Dead {
     ids: HashSet<TreeId>,
     /// In use yet.
     dying: Vec<Arc<Subvol>>,
-    /// Looks at them that are under way, which have taken them out meanwhile.
+    /// Calls of `take_unused` whose result is not queued yet: `dying` lacks those subvolumes
+    /// meanwhile.
     looks: u32,
     /// Inodes that were taken out of the table, and are in use by write-back.
     busy: Vec<Arc<Inode>>,

@@ -1,5 +1,6 @@
-//! `cowshed mkfs`: makes a volume, with the flags of mkfs.btrfs. Called by that name the program
-//! makes no file that is not there and lets none grow, and fails in the words of mkfs.btrfs.
+//! `cowshed mkfs`: makes a volume, with the flags of mkfs.btrfs. Called by that name and without
+//! `--rootdir`, the program makes no file that is not there and lets none grow. It fails in the
+//! words of mkfs.btrfs.
 
 mod features;
 mod stock;
@@ -224,8 +225,8 @@ fn run_called(args: &MkfsArgs, called: Called) -> Result<u8> {
     Ok(0)
 }
 
-/// So that the kernel's btrfs mounts the volume by any of its devices, where no udev tells it. One
-/// that cannot be told, for an ordinary user or without the driver, is told by others.
+/// So that the kernel's btrfs mounts the volume by any of its devices. Best effort: without
+/// privileges or the driver, udev or `btrfs device scan` registers them later.
 fn register(targets: &[PathBuf]) {
     let devices = targets.iter().filter(|path| block_devices::is_block_device(path));
     for device in devices.filter_map(|path| path.canonicalize().ok()) {
@@ -276,6 +277,9 @@ fn copy(args: &MkfsArgs, rootdir: &Path, options: &MkfsOptions, called: Called) 
         Some(cowshed::image::Error::Volume(MkfsError::InUse { .. })) => error.context("not made, -f overwrites"),
         _ => error,
     })?;
+    if args.targets.len() > 1 {
+        register(&args.targets);
+    }
     if args.json {
         crate::people::say(format_args!("{:#}", build::json(&report)));
     } else if !args.quiet {

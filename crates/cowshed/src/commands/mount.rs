@@ -122,7 +122,10 @@ fn serve(args: &MountArgs, options: Options, targets: &[PathBuf], mountpoint: &P
     // callers.
     let whole = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
     let paths: Vec<_> = targets.iter().chain(&options.devices).map(whole).collect();
-    let paths = with_others(&paths);
+    let paths = match options.formats.btrfs.open.degraded {
+        true => paths,
+        false => with_others(&paths),
+    };
     if let Asked::Joined(joined) = ask(args, &options, &paths, mountpoint)? {
         return stay_with(args, &joined);
     }

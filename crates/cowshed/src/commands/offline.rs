@@ -64,8 +64,9 @@ impl Engine {
     }
 
     /// Opens a volume to be read, of which this is the first device, with further devices and the
-    /// options of mount. Without one that chooses a subvolume the top level is the root directory.
-    pub fn open_to_read(device: Arc<dyn BlockDevice>, read: &ReadArgs) -> Result<Arc<Engine>> {
+    /// options of mount. If none are named, those are taken that are found for the one at `path`.
+    /// Without an option that chooses a subvolume the top level is the root directory.
+    pub fn open_to_read(device: Arc<dyn BlockDevice>, path: &Path, read: &ReadArgs) -> Result<Arc<Engine>> {
         let mut words = read.options.clone();
         let has_subvolumes = formats::format_of(std::slice::from_ref(&device)) == Format::Btrfs;
         if has_subvolumes && !words.iter().any(|word| word.contains("subvol")) {
@@ -73,7 +74,10 @@ impl Engine {
         }
         let mut options = mount_options::parse(&words)?;
         options.set_read_only();
-        let others: Vec<_> = read.devices.iter().chain(&options.devices).cloned().collect();
+        let mut others: Vec<_> = read.devices.iter().chain(&options.devices).cloned().collect();
+        if others.is_empty() && !options.formats.btrfs.open.degraded {
+            others = others_of(path);
+        }
         let mut devices = vec![device];
         devices.extend(open_to_read(&others, Locking::Locked)?);
         Self::on(open_with(devices, &options)?, Context::root())

@@ -82,6 +82,57 @@ fn file_that_cannot_be_read_costs_itself_alone() {
     run("extract -o nonsense {} {}", &[&image, &out]).fails_with(1, &["nonsense"]);
 }
 
+/// So many leaves in a row are damaged that nothing below a node can be read, in the midst of a
+/// directory.
+#[test]
+fn names_behind_a_node_of_which_nothing_is_left_are_listed() {
+    let dir = cowshed_harness::scratch_dir().unwrap();
+    let source = dir.path().join("source/d");
+    fs::create_dir_all(&source).unwrap();
+    let name = std::str::from_utf8(NAME).unwrap();
+    for (prefix, count) in [("a", 500), (name, 16_000), ("z", 500)] {
+        for number in 0..count {
+            fs::write(source.join(format!("{prefix}-{number:05}")), "").unwrap();
+        }
+    }
+    let image = dir.path().join("broken.img");
+    run(
+        "build {} --from {} --nodesize 4096 -q",
+        &[&image, &dir.path().join("source")],
+    )
+    .ok();
+    // Blocks with these names alone: almost all are of the items by which the directory is listed.
+    let mut bytes = fs::read(&image).unwrap();
+    let count = |block: &[u8], wanted: &[u8]| block.windows(wanted.len()).filter(|part| *part == wanted).count();
+    let mut damaged = 0;
+    for block in bytes.chunks_mut(4096) {
+        if count(block, NAME) >= 40 && count(block, b"a-00") + count(block, b"z-00") == 0 {
+            block[2000] ^= 1;
+            damaged += 1;
+        }
+    }
+    fs::write(&image, bytes).unwrap();
+    assert!(
+        damaged > 2 * 2 * 121,
+        "{damaged} blocks are more than two nodes have, in two copies"
+    );
+    let out = dir.path().join("out");
+    run("extract -o rescue=salvage {} {}", &[&image, &out]);
+    let saved: Vec<String> = fs::read_dir(out.join("d"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let with = |prefix: &str| saved.iter().filter(|name| name.starts_with(prefix)).count();
+    // Some share a block with those that are lost.
+    assert!(
+        with("a-") > 400 && with("z-") > 400,
+        "{} and {}",
+        with("a-"),
+        with("z-")
+    );
+    assert!(with(name) < 200, "{}", with(name));
+}
+
 #[test]
 fn volumes_of_several_devices_are_extracted() {
     let dir = cowshed_harness::scratch_dir().unwrap();

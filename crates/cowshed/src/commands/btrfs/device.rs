@@ -172,13 +172,20 @@ fn scan(args: &ScanArgs, voice: Voice) -> Result<u8> {
     }
     if args.devices.is_empty() {
         voice.line("Scanning for Btrfs filesystems");
+        let mut code = 0;
         for device in block_devices::all() {
-            if block_devices::superblock(&device).is_some() {
-                register(&device)?;
-                voice.line(format_args!("registered: {}", device.display()));
+            if block_devices::superblock(&device).is_none() {
+                continue;
+            }
+            match register(&device) {
+                Ok(()) => voice.line(format_args!("registered: {}", device.display())),
+                Err(failed) => {
+                    error(failed);
+                    code = 1;
+                }
             }
         }
-        return Ok(0);
+        return Ok(code);
     }
     for device in &args.devices {
         let device = known_device(device)?;

@@ -206,7 +206,19 @@ fn snapshots_below(session: &Session<'_>, args: &Restoring<'_>) -> Result<HashSe
         return Ok(HashSet::new());
     };
     let (mut found, mut from) = (HashSet::new(), 0);
-    while let Some((info, _)) = subvolumes.next(&engine.ctx, from).map_err(io::Error::from)? {
+    loop {
+        let info = match subvolumes.next(&engine.ctx, from) {
+            Ok(Some((info, _))) => info,
+            Ok(None) => break,
+            Err(error) => {
+                // What is damaged may be a subvolume that is not asked for.
+                let error = reason(&io::Error::from(error));
+                session.warn(format_args!(
+                    "warning: not all snapshots are known and left out: {error}"
+                ));
+                break;
+            }
+        };
         from = info.id.saturating_add(1);
         if info.parent_uuid != [0; 16] && info.id != args.subvolume {
             found.insert(info.id);

@@ -20,7 +20,6 @@ use cowshed_device::{BlockDevice, OpenMode};
 use super::host::Host;
 use super::image::Image;
 use super::side::{Follow, Side, Stat};
-use crate::block_devices::others_of;
 use crate::commands::offline::{Engine, image_of, open_named};
 use crate::devices::{ReadArgs, part_bytes, slice, split_part};
 use crate::people::{self, printable};
@@ -329,13 +328,7 @@ impl<'b> Session<'b> {
         let device = slice(device, &bytes)?;
         let engine = match is_written {
             true => Engine::open_for_one_commit(device, mode)?,
-            false => {
-                let mut read = self.read.borrow().clone();
-                if read.devices.is_empty() {
-                    read.devices = others_of(&disk);
-                }
-                Engine::open_to_read(device, &read)?
-            }
+            false => Engine::open_to_read(device, &disk, &self.read.borrow())?,
         };
         let generation = engine.volume.info().generation;
         let image = Rc::new(Image::new(engine, is_written));
