@@ -83,13 +83,15 @@ impl Flusher for Files {
         if self.options().commits == Commits::WhenAsked || !self.background().is_running() {
             return false;
         }
-        // In this order: what is looked at is queued before the look ends.
-        let has_drops = || self.objects().has_dying() || self.store().queued_drops() > 0;
+        let generation = || self.store().txn().committed();
+        let before = generation();
+        // In this order: what is looked at is queued before the look ends, and what was queued may be
+        // done with before the commit that frees its space is over.
+        let is_committing = || self.store().txn().running().get() > generation().get() + 1;
+        let has_drops = || self.objects().has_dying() || self.store().queued_drops() > 0 || is_committing();
         if !has_drops() {
             return false;
         }
-        let generation = || self.store().txn().committed();
-        let before = generation();
         for poll in 0..DROP_POLLS_MAX {
             // What is in use at one moment may not be a moment later.
             if poll % DROP_POLLS_BETWEEN == 0 {

@@ -252,13 +252,14 @@ impl Space {
         };
         let (mut most_bytes, mut without) = (free_bytes(), 0);
         while without < DROP_WAITS_WITHOUT_MAX {
-            if !self.flusher().is_some_and(|flusher| flusher.go_on_dropping()) {
-                break;
-            }
-            // What they had is pinned.
+            let goes_on = self.flusher().is_some_and(|flusher| flusher.go_on_dropping());
+            // What they had is pinned; the last of it, too.
             self.flush(Flush::Commit, want.pool)?;
             if let Ok(done) = (want.attempt)() {
                 return Ok(Some(done));
+            }
+            if !goes_on {
+                break;
             }
             let bytes = free_bytes();
             without = if bytes > most_bytes { 0 } else { without + 1 };
