@@ -78,8 +78,8 @@ finding_ids! {
     SuperNumDevices = "super-num-devices", Error;
     /// The device item in a superblock differs from the one in the chunk tree.
     SuperDevItem = "super-dev-item", Error;
-    /// A superblock's device item has another number of bytes used than the chunk tree: Linux 4 and
-    /// before leave it so where chunks were only removed.
+    /// A superblock's device item has another number of bytes used than the chunk tree, as old
+    /// kernels and ntfs2btrfs leave it; Linux does not read it.
     SuperDevItemStale = "super-dev-item-stale", Note;
     /// A device of the volume was not given.
     DeviceMissing = "device-missing", Error;

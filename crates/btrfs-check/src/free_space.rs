@@ -60,7 +60,8 @@ pub(crate) fn check(cx: &mut Cx<'_>, root: &Root, groups: &BTreeMap<u64, BlockGr
 }
 
 /// The key's range lies in no chunk, and before one: mkfs.btrfs leaves what its first block groups
-/// had. A new chunk comes behind the last one, so not there, unless all behind it are removed first.
+/// had. A new chunk comes behind the last one, so it comes there only if all chunks behind are
+/// removed first.
 fn is_of_gone_group(cx: &Cx<'_>, key: Key) -> bool {
     let (start, end) = (key.objectid.get(), key.objectid.get().saturating_add(key.offset));
     cx.vol.chunks.is_gap_between(start, end)

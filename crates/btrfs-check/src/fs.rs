@@ -51,8 +51,8 @@ struct Inode {
     gap: Option<u64>,
     dir_items: bool,
     extents: u64,
-    /// Length of inline data, and whether that ends with a zero byte, as btrfs-convert and old kernels
-    /// end the target of a symbolic link.
+    /// Length of inline data, and whether that ends with a zero byte, as btrfs-convert and old
+    /// kernels end the target of a symbolic link.
     inline: Option<(u64, bool)>,
 }
 

@@ -318,8 +318,8 @@ pub(crate) fn check_links(cx: &mut Cx<'_>, roots: &Roots) {
     }
 }
 
-/// mkfs.btrfs 4.17 to 5.x makes the uuid tree with a top directory, as it makes subvolumes. Nothing
-/// reads it.
+/// Older mkfs.btrfs makes the uuid tree with a top directory, as it makes subvolumes. Nothing reads
+/// it.
 fn is_dir_of_mkfs(key: &Key) -> bool {
     let dir = ObjectId::FIRST_FREE;
     [

@@ -174,8 +174,8 @@ fn best_superblock(sink: &mut Sink, device: &dyn BlockDevice) -> Option<Superblo
         let what = match copy {
             Err(what) => what.clone(),
             Ok(None) => {
-                // btrfs-image restores the first one alone.
-                // Without the first one Linux knows no volume.
+                // Without the first one Linux knows no volume. It is the only one that btrfs-image
+                // restores.
                 let is_first = *offset == SUPERBLOCK_OFFSETS[0];
                 if is_first || covered && !is_metadata_dump(&best) {
                     let id = if is_first {

@@ -13,14 +13,11 @@ use crate::corrupt::CorruptKind;
 use crate::ids::{Generation, ObjectId};
 use crate::items::{InodeItem, RootItem};
 use crate::key::{Key, KeyType};
+use crate::verify::{FILE_TYPES, S_IFDIR, S_IFMT, S_IFREG};
 use crate::view::{FileExtentView, file_extent};
 
-const MODE_TYPE: u32 = 0o170000;
-const MODE_DIR: u32 = 0o040000;
-const MODE_FILE: u32 = 0o100000;
-/// Pipes, devices, directories, files, symbolic links, sockets.
-const MODE_TYPES: [u32; 7] = [0o010000, 0o020000, MODE_DIR, 0o060000, MODE_FILE, 0o120000, 0o140000];
-const MODE_BITS: u32 = 0o177777;
+/// The bits that a mode may have.
+const MODE_BITS: u64 = S_IFMT | 0o7777;
 
 /// A block without what was wrong in it.
 #[derive(Clone, Debug)]
@@ -39,17 +36,9 @@ pub fn salvage(bytes: &[u8], expect: &BlockExpect) -> Option<Salvaged> {
     if header.level > LEVEL_MAX {
         return None;
     }
-    let fields = HeaderFields {
-        fsid: header.fsid,
-        chunk_tree_uuid: header.chunk_tree_uuid,
-        addr: header.bytenr.into(),
-        generation: expect.generation.unwrap_or(header.generation.into()),
-        owner: header.owner.into(),
-        level: header.level,
-        flags: header.flags.get(),
-    };
-    // Without its first item a block begins with a later key than its parent says, but never with an
-    // earlier one: walks end because keys only rise.
+    let fields = fields_of(header, expect.generation);
+    // Without its first item a block begins with a later key than its parent says, but never with
+    // an earlier one: walks end because keys only rise.
     let lowest = expect.first_key.unwrap_or(Key::MIN);
     let expect = BlockExpect {
         first_key: None,
@@ -70,15 +59,7 @@ pub fn salvage(bytes: &[u8], expect: &BlockExpect) -> Option<Salvaged> {
 /// A node without some of its pointers: `keep` says which. `None` where none is left.
 pub fn keep_pointers(node: &TreeBlock, expect: &BlockExpect, keep: impl Fn(&KeyPtr) -> bool) -> Option<Salvaged> {
     let (header, body) = Header::ref_from_prefix(node.bytes()).ok()?;
-    let fields = HeaderFields {
-        fsid: header.fsid,
-        chunk_tree_uuid: header.chunk_tree_uuid,
-        addr: header.bytenr.into(),
-        generation: header.generation.into(),
-        owner: header.owner.into(),
-        level: header.level,
-        flags: header.flags.get(),
-    };
+    let fields = fields_of(header, None);
     let all = pointers_of(header, body);
     let kept: Vec<KeyPtr> = all.iter().copied().filter(keep).collect();
     let dropped = all.len().saturating_sub(kept.len());
@@ -89,6 +70,19 @@ pub fn keep_pointers(node: &TreeBlock, expect: &BlockExpect, keep: impl Fn(&KeyP
     let mut salvaged = salvage_node(kept, node.bytes().len(), &fields, &expect)?;
     salvaged.lost = salvaged.lost.saturating_add(dropped);
     Some(salvaged)
+}
+
+/// What a block says of itself, with another generation if one is expected.
+fn fields_of(header: &Header, generation: Option<Generation>) -> HeaderFields {
+    HeaderFields {
+        fsid: header.fsid,
+        chunk_tree_uuid: header.chunk_tree_uuid,
+        addr: header.bytenr.into(),
+        generation: generation.unwrap_or(header.generation.into()),
+        owner: header.owner.into(),
+        level: header.level,
+        flags: header.flags.get(),
+    }
 }
 
 /// Items with their data, where that lies within the block, in the order of their keys.
@@ -146,8 +140,8 @@ fn rising<T>(all: Vec<T>, key: impl Fn(&T) -> Key) -> Vec<T> {
     both.filter_map(|(entry, kept)| kept.then_some(entry)).collect()
 }
 
-/// Each turn mends or drops the first item that the verifier refuses, or makes the inode item that it
-/// misses; each is done once for an item.
+/// Each turn mends or drops the first item that the verifier refuses, or makes the inode item that
+/// it misses; each is done once for an item.
 fn salvage_leaf(
     mut items: Vec<(Key, Vec<u8>)>,
     nodesize: usize,
@@ -235,7 +229,7 @@ fn salvage_node(
 /// Without its inode item a file is lost with all that it has, and without its root item a
 /// subvolume. So their values are set to what they may be, where they say nothing of the contents.
 /// False: there is nothing to mend.
-fn mend(key: Key, data: &mut [u8], generation: Generation, kind: u32) -> bool {
+fn mend(key: Key, data: &mut [u8], generation: Generation, kind: u64) -> bool {
     match key.ty {
         KeyType::INODE_ITEM => mend_inode(data, generation.get(), kind),
         KeyType::ROOT_ITEM => mend_root(data, generation.get()),
@@ -244,13 +238,13 @@ fn mend(key: Key, data: &mut [u8], generation: Generation, kind: u32) -> bool {
 }
 
 /// The type of a file by its items.
-fn mode_of(items: &[(Key, Vec<u8>)], object: ObjectId) -> u32 {
+fn mode_of(items: &[(Key, Vec<u8>)], object: ObjectId) -> u64 {
     let is_name = |key: &Key| [KeyType::DIR_ITEM, KeyType::DIR_INDEX].contains(&key.ty);
     let has_names = items.iter().any(|(key, _)| key.objectid == object && is_name(key));
     if has_names || object == ObjectId::FIRST_FREE {
-        MODE_DIR
+        S_IFDIR
     } else {
-        MODE_FILE
+        S_IFREG
     }
 }
 
@@ -271,24 +265,25 @@ fn made_inode(items: &[(Key, Vec<u8>)], object: ObjectId, generation: Generation
     inode.generation = generation.into();
     inode.transid = generation.into();
     inode.nlink = 1.into();
-    inode.mode = (mode | if mode == MODE_DIR { 0o700 } else { 0o600 }).into();
-    inode.size = ends.max().filter(|_| mode == MODE_FILE).unwrap_or(0).into();
+    let mode_bits = mode | if mode == S_IFDIR { 0o700 } else { 0o600 };
+    inode.mode = u32::try_from(mode_bits).unwrap_or_default().into();
+    inode.size = ends.max().filter(|_| mode == S_IFREG).unwrap_or(0).into();
     inode.as_bytes().to_vec()
 }
 
-fn mend_inode(data: &mut [u8], newest: u64, kind: u32) -> bool {
+fn mend_inode(data: &mut [u8], newest: u64, kind: u64) -> bool {
     let Ok((inode, _)) = InodeItem::mut_from_prefix(data) else {
         return false;
     };
     let before = *inode;
     inode.generation = inode.generation.get().min(newest).into();
     inode.transid = inode.transid.get().min(newest).into();
-    let mut mode = inode.mode.get() & MODE_BITS;
-    if !MODE_TYPES.contains(&(mode & MODE_TYPE)) {
-        mode = kind | (mode & !MODE_TYPE);
+    let mut mode = u64::from(inode.mode.get()) & MODE_BITS;
+    if !FILE_TYPES.holds(mode & S_IFMT) {
+        mode = kind | (mode & !S_IFMT);
     }
-    inode.mode = mode.into();
-    if mode & MODE_TYPE == MODE_DIR {
+    inode.mode = u32::try_from(mode).unwrap_or_default().into();
+    if mode & S_IFMT == S_IFDIR {
         inode.nlink = inode.nlink.get().min(1).into();
     }
     before.as_bytes() != inode.as_bytes()

@@ -11,7 +11,7 @@ use cowshed_runtime::FixedEnv;
 
 use crate::error::{Error, Result};
 use crate::overlay::stripes::FrozenEdits;
-use crate::space::{Budget, Flusher, MetaReservation, Space};
+use crate::space::{Budget, Drops, Flusher, MetaReservation, Space};
 use crate::store::{CommitHooks, Store};
 use crate::txn::CommitStats;
 use crate::volume::{OpenOptions, Volume};
@@ -108,8 +108,8 @@ impl Flusher for Engine {
     fn commit(&self) -> Result<()> {
         self.store.commit()
     }
-    fn go_on_dropping(&self) -> bool {
-        false
+    fn go_on_dropping(&self) -> Drops {
+        Drops::None
     }
     fn pause(&self, time: Duration) {
         self.store.env().sleep(time);

@@ -28,7 +28,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use btrfs_store::space::Flusher;
+use btrfs_store::space::{Drops, Flusher};
 
 use crate::file;
 use crate::files::{Commits, Files};
@@ -79,18 +79,19 @@ impl Flusher for Files {
         }
         self.store().commit()
     }
-    fn go_on_dropping(&self) -> bool {
+    fn go_on_dropping(&self) -> Drops {
         if self.options().commits == Commits::WhenAsked || !self.background().is_running() {
-            return false;
+            return Drops::None;
         }
         let generation = || self.store().txn().committed();
         let before = generation();
-        // In this order: what is looked at is queued before the look ends, and what was queued may be
-        // done with before the commit that frees its space is over.
+        // In this order: a subvolume is queued before it stops being dying, and leaves the queue
+        // before the commit that frees its space is over.
+        let has_drops = || self.objects().has_dying() || self.store().queued_drops() > 0;
         let is_committing = || self.store().txn().running().get() > generation().get() + 1;
-        let has_drops = || self.objects().has_dying() || self.store().queued_drops() > 0 || is_committing();
-        if !has_drops() {
-            return false;
+        let may_go_on = has_drops();
+        if !may_go_on && !is_committing() {
+            return Drops::None;
         }
         for poll in 0..DROP_POLLS_MAX {
             // What is in use at one moment may not be a moment later.
@@ -99,14 +100,18 @@ impl Flusher for Files {
             }
             self.store().env().sleep(DROP_POLL);
             if !self.background().is_running() {
-                return false;
+                break;
             }
             // A step ends with a commit.
-            if generation() != before || !has_drops() {
-                return true;
+            let is_done = generation() != before || !has_drops() && !is_committing();
+            if is_done && may_go_on {
+                return Drops::Step;
+            }
+            if is_done {
+                break;
             }
         }
-        false
+        Drops::Over
     }
     fn pause(&self, time: Duration) {
         self.store().env().sleep(time);

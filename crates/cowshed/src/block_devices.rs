@@ -1,6 +1,6 @@
 //! Block devices of this machine with volumes of btrfs: by their superblocks, and as the kernel's
-//! driver knows them. It mounts a volume of several devices by one of them only if the others were
-//! registered, which udev does where it runs.
+//! driver knows them. The driver mounts a volume of several devices by one of them only if the
+//! others were registered, which udev does where it runs.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use btrfs_format::Superblock;
-use btrfs_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use btrfs_format::superblock::{MAGIC, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use cowshed_device::{BlockDevice as _, FileDevice, Locking, OpenMode};
 use cowshed_vfs_ioctl::wire::btrfs::{DEVICES_READY, FORGET_DEV, SCAN_DEV, VolArgs, put_text};
 use zerocopy::FromZeros as _;
@@ -20,8 +20,19 @@ use crate::ioctl;
 /// Takes calls about devices that no mount is needed for.
 const CONTROL: &str = "/dev/btrfs-control";
 
-/// What stands there; `None` where it is no superblock, or a damaged one.
+/// What stands there; `None` where it is no superblock.
 pub fn superblock(path: &Path) -> Option<Superblock> {
+    let bytes = superblock_bytes(path)?;
+    let found = btrfs_format::view::fixed::<Superblock>(&bytes);
+    found.filter(|sb| sb.magic == MAGIC).copied()
+}
+
+/// As [`superblock`]; `None` where it is damaged, too.
+fn sound_superblock(path: &Path) -> Option<Superblock> {
+    Superblock::verify(&superblock_bytes(path)?, SUPERBLOCK_OFFSETS.first().copied()).ok()
+}
+
+fn superblock_bytes(path: &Path) -> Option<Vec<u8>> {
     let device = FileDevice::open_with(path, OpenMode::ReadOnly, Locking::Unlocked).ok()?;
     let mut bytes = vec![0; SUPERBLOCK_BYTES];
     let offset = *SUPERBLOCK_OFFSETS.first()?;
@@ -29,7 +40,7 @@ pub fn superblock(path: &Path) -> Option<Superblock> {
         return None;
     }
     device.read_at(offset, &mut bytes).ok()?;
-    Superblock::verify(&bytes, Some(offset)).ok()
+    Some(bytes)
 }
 
 pub fn is_block_device(path: &Path) -> bool {
@@ -69,13 +80,13 @@ pub fn with_others(named: &[PathBuf]) -> Vec<PathBuf> {
 /// several, such as an original and its copy, and those of another time: it is not known what
 /// belongs together, and the caller has to name them.
 pub fn others_of(path: &Path) -> Vec<PathBuf> {
-    let Some(own) = superblock(path).filter(|sb| sb.num_devices.get() > 1 && is_block_device(path)) else {
+    let Some(own) = sound_superblock(path).filter(|sb| sb.num_devices.get() > 1 && is_block_device(path)) else {
         return Vec::new();
     };
     let mut others: BTreeMap<u64, Vec<PathBuf>> = BTreeMap::new();
     for other in all() {
         let is_other = |sb: &Superblock| sb.fsid == own.fsid && sb.dev_item.devid != own.dev_item.devid;
-        let Some(found) = superblock(&other).filter(is_other) else {
+        let Some(found) = sound_superblock(&other).filter(is_other) else {
             continue;
         };
         // The power may have failed between the superblocks of a commit.

@@ -52,19 +52,10 @@ fn main() -> ExitCode {
     }
     match cli::parse().and_then(|cli| cli::run(&cli)) {
         Ok(code) => ExitCode::from(code),
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if people::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             crate::people::warn(format_args!("cowshed: {error:#}"));
             ExitCode::from(2)
         }
     }
-}
-
-/// The reader of our output has closed the pipe: not an error.
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        cause
-            .downcast_ref::<std::io::Error>()
-            .is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
-    })
 }

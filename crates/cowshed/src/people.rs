@@ -233,6 +233,12 @@ pub fn metadata_json(path: &Path, meta: &Metadata, target: Option<&Path>, xattrs
     value
 }
 
+/// Whether a command failed because the reader of its output is gone.
+pub fn is_broken_pipe(failed: &anyhow::Error) -> bool {
+    let is_broken = |cause: &std::io::Error| cause.kind() == std::io::ErrorKind::BrokenPipe;
+    failed.chain().filter_map(|cause| cause.downcast_ref()).any(is_broken)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

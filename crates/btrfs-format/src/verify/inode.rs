@@ -13,14 +13,14 @@ const NSEC_MAX: u64 = 999_999_999;
 const FILE_BYTES_MAX: u64 = i64::MAX.cast_unsigned();
 
 /// `mode`: the file type's mask and the file types.
-const S_IFMT: u64 = 0o170_000;
-const S_IFDIR: u64 = 0o040_000;
-const FILE_TYPES: Rule = Rule::OneOf(&[
+pub(crate) const S_IFMT: u64 = 0o170_000;
+pub(crate) const S_IFDIR: u64 = 0o040_000;
+pub(crate) const S_IFREG: u64 = 0o100_000;
+pub(crate) const FILE_TYPES: Rule = Rule::OneOf(&[
     0o010_000, // FIFO
     0o020_000, // character device
     S_IFDIR, 0o060_000, // block device
-    0o100_000, // regular file
-    0o120_000, // symbolic link
+    S_IFREG, 0o120_000, // symbolic link
     0o140_000, // socket
 ]);
 

@@ -25,6 +25,7 @@ use crate::header::{HEADER_BYTES, Header, ITEM_HEADER_BYTES, ItemHeader, KeyPtr,
 use crate::ids::{Generation, LogicalAddr, TreeId, Uuid};
 use crate::key::{Key, KeyType};
 use cowshed_layout::{Rule, hex, len_u64};
+pub(crate) use inode::{FILE_TYPES, S_IFDIR, S_IFMT, S_IFREG};
 use item::{Ctx, Item, is_shareable};
 
 /// What the reader of a block already knows about it. `None` where it does not.

@@ -19,8 +19,8 @@ const STATUS_INCONSISTENT: u64 = 1 << 2;
 impl Committer<'_> {
     /// Marks the numbers of quota groups as inconsistent, once per mount, where quotas are on.
     ///
-    /// A count that was interrupted ends here: Linux would go on with it where it stopped, miss what
-    /// we changed before that, and take the numbers for right.
+    /// A rescan that was interrupted ends here: Linux would go on with it where it stopped, miss
+    /// what we changed before that, and take the numbers for right.
     pub(super) fn mark_quotas_inconsistent(&mut self) -> Result<()> {
         if self.store.jobs().quota_settled.swap(true, Ordering::AcqRel) {
             return Ok(());

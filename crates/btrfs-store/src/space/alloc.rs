@@ -16,7 +16,7 @@ use super::ledger::{DataReservation, MetaReservation, Pool, Short};
 use super::placement::{Device, Placement};
 use super::profile::superblock_ranges;
 use super::turns::Turns;
-use super::{BlockKind, Budget, DATA_EXTENT_BYTES_MAX, Flusher, Space, range_of};
+use super::{BlockKind, Budget, DATA_EXTENT_BYTES_MAX, Drops, Flusher, Space, range_of};
 use crate::error::{Error, Result};
 use crate::rank::LockRank;
 use crate::volume::Chunk;
@@ -252,13 +252,16 @@ impl Space {
         };
         let (mut most_bytes, mut without) = (free_bytes(), 0);
         while without < DROP_WAITS_WITHOUT_MAX {
-            let goes_on = self.flusher().is_some_and(|flusher| flusher.go_on_dropping());
-            // What they had is pinned; the last of it, too.
+            let drops = self.flusher().map_or(Drops::None, |flusher| flusher.go_on_dropping());
+            if drops == Drops::None {
+                break;
+            }
+            // What they had is pinned.
             self.flush(Flush::Commit, want.pool)?;
             if let Ok(done) = (want.attempt)() {
                 return Ok(Some(done));
             }
-            if !goes_on {
+            if drops == Drops::Over {
                 break;
             }
             let bytes = free_bytes();

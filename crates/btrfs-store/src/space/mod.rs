@@ -82,6 +82,17 @@ pub enum BlockKind {
     System,
 }
 
+/// What came of waiting for the drop of deleted subvolumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drops {
+    /// None is dropped.
+    None,
+    /// A step was done, and there may be more.
+    Step,
+    /// The last step was done, or none came in time.
+    Over,
+}
+
 /// Makes space. Called without any lock of this module, in this order.
 pub trait Flusher: Send + Sync {
     /// Counts the leaves under which pending items lie, so that less has to be held for them.
@@ -90,9 +101,8 @@ pub trait Flusher: Send + Sync {
     fn write_back_data(&self) -> Result<()>;
     /// Commits, so that pinned space becomes free and pending items become blocks.
     fn commit(&self) -> Result<()>;
-    /// Waits for a step of the drop of deleted subvolumes, half a second at most; false where none is
-    /// dropped, or no step came.
-    fn go_on_dropping(&self) -> bool;
+    /// Waits for a step of the drop of deleted subvolumes, half a second at most.
+    fn go_on_dropping(&self) -> Drops;
     /// Waits so long, while others run.
     fn pause(&self, time: Duration);
 }

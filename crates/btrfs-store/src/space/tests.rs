@@ -510,8 +510,8 @@ fn reservations_flush_before_they_fail() {
             self.0.lock().push("commit");
             Ok(())
         }
-        fn go_on_dropping(&self) -> bool {
-            false
+        fn go_on_dropping(&self) -> Drops {
+            Drops::None
         }
         fn pause(&self, _: Duration) {
             self.1.fetch_add(1, Ordering::Relaxed);
@@ -550,6 +550,41 @@ fn reservations_flush_before_they_fail() {
     ));
     assert_eq!(steps.1.load(Ordering::Relaxed), 0);
     drop(own);
+}
+
+/// Steps that bring no space are waited for a few times, the last one once, and none for what no
+/// volume of the size could hold.
+#[test]
+fn waits_for_drops_that_bring_nothing_end() {
+    struct Dropping(Drops, AtomicU64);
+    impl Flusher for Dropping {
+        fn count_leaves(&self) {}
+        fn write_back_data(&self) -> Result<()> {
+            Ok(())
+        }
+        fn commit(&self) -> Result<()> {
+            Ok(())
+        }
+        fn go_on_dropping(&self) -> Drops {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            self.0
+        }
+        fn pause(&self, _: Duration) {}
+    }
+    let engine = open_engine_on(vec![memory_device(256 << 20, 16384)]);
+    let space = engine.store.space();
+    for (drops, bytes, waits) in [
+        (Drops::Step, 250 << 20, 5),
+        (Drops::Over, 250 << 20, 1),
+        (Drops::None, 250 << 20, 1),
+        (Drops::Step, 1 << 30, 0),
+    ] {
+        let flusher = Arc::new(Dropping(drops, AtomicU64::new(0)));
+        let weak: std::sync::Weak<Dropping> = Arc::downgrade(&flusher);
+        space.set_flusher(weak);
+        assert!(matches!(space.reserve_data(bytes), Err(Error::NoSpace)));
+        assert_eq!(flusher.1.load(Ordering::Relaxed), waits, "{drops:?}, {bytes}");
+    }
 }
 
 /// Trees that contradict each other end in an error that names the place, not in overwritten data.

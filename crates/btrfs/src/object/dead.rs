@@ -69,8 +69,8 @@ impl Objects {
     }
 
     /// Deleted subvolumes that are unused now, what the others wait for, and what is to be freed.
-    /// `listed` gives the inodes of one that have dirty data, `discard` drops that of one. The caller
-    /// calls [`Objects::end_look`] when it has queued them.
+    /// `listed` gives the inodes of one that have dirty data, `discard` drops that of one. When the
+    /// caller has queued them, it calls [`Objects::end_look`].
     pub(crate) fn take_unused(
         &self,
         listed: impl Fn(TreeId) -> Vec<Arc<Inode>>,

@@ -206,6 +206,9 @@ fn restore_gives_what_the_stock_command_restores() {
     assert_eq!(fs::read_to_string(out.join("d/small")).unwrap(), "kept");
     restore("-o").ok();
     assert_eq!(fs::read_to_string(out.join("d/small")).unwrap(), "small\n");
+    let at = dir.join("not-made");
+    run("btrfs --dry-run restore {} {}", &[volume.image(), &at]).ok();
+    assert!(!at.exists());
     let named = restore("-D").ok().text();
     assert!(
         named.starts_with("This is a dry-run") && named.contains("again/d/large\n"),

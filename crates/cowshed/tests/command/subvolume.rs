@@ -319,7 +319,7 @@ fn space_of_deleted_subvolumes_is_there_for_the_next_write() {
     };
     let _guard = Guard(&mnt);
     let space = rustix::fs::statfs(&mnt).unwrap();
-    // More than half of what there is, in two subvolumes; a third one fits only when those are gone.
+    // More than half of what there is, in two subvolumes: the next ones fit when those are gone.
     let half = usize::try_from(space.f_bavail * 4096 / 10 * 3).unwrap();
     let data = vec![0x5a; half];
     for round in 0..6 {

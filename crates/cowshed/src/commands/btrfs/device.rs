@@ -170,7 +170,7 @@ fn scan(args: &ScanArgs, voice: Voice) -> Result<u8> {
             .map_err(|failed| anyhow!("cannot unregister devices: {}", reason(&failed)))?;
         return Ok(0);
     }
-    if args.devices.is_empty() {
+    if args.all_devices || args.devices.is_empty() {
         voice.line("Scanning for Btrfs filesystems");
         let mut code = 0;
         for device in block_devices::all() {

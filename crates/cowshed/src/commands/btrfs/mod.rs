@@ -29,11 +29,12 @@ use anyhow::{Result, bail};
 use clap::{ArgMatches, Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
 pub use say::LIKE_VERSION;
-use say::{Voice, error, is_broken_pipe};
+use say::{Voice, error};
 
 use crate::commands::receive::ReceiveArgs;
 use crate::commands::send::SendArgs;
 use crate::lazy_args::Lazy;
+use crate::people::is_broken_pipe;
 
 /// The name that the program is called by.
 pub const NAME: &str = "btrfs";

@@ -82,7 +82,7 @@ pub fn run(args: &RestoreArgs, voice: Voice) -> Result<u8> {
         image: &args.device,
         dir,
         subvolume: args.root.unwrap_or(5),
-        is_dry_run: args.dry_run,
+        is_dry_run: args.dry_run || voice.is_dry_run,
         overwrites: args.overwrite,
         metadata: args.metadata,
         symlinks: args.symlink,

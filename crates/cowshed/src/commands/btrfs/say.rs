@@ -89,9 +89,3 @@ pub fn json_object(name: &str, all: &[Vec<(&'static str, String)>]) -> String {
         objects.join(",\n")
     )
 }
-
-/// Whether a command failed because the reader of its output is gone.
-pub fn is_broken_pipe(failed: &anyhow::Error) -> bool {
-    let is_broken = |cause: &std::io::Error| cause.kind() == std::io::ErrorKind::BrokenPipe;
-    failed.chain().filter_map(|cause| cause.downcast_ref()).any(is_broken)
-}

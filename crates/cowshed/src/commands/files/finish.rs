@@ -4,6 +4,7 @@ use anyhow::Result;
 
 use super::rm;
 use super::session::Session;
+use crate::people::is_broken_pipe;
 
 /// Commits, or gives up where the command failed. The exit code.
 pub fn finish(session: Session<'_>, done: Result<()>) -> Result<u8> {
@@ -13,11 +14,7 @@ pub fn finish(session: Session<'_>, done: Result<()>) -> Result<u8> {
         })),
         Err(error) => {
             session.give_up();
-            let is_broken_pipe = error
-                .chain()
-                .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
-                .any(|error| error.kind() == std::io::ErrorKind::BrokenPipe);
-            if is_broken_pipe {
+            if is_broken_pipe(&error) {
                 return Err(error);
             }
             session.complain(format_args!("{error:#}"));

@@ -148,7 +148,7 @@ fn what_cannot_be_sent_from_the_kernels_mount_is_refused() {
     mounted.unmount_quietly().unwrap();
 }
 
-/// As much as the stock program sends, to files, and to devices, which the kernel does not write to.
+/// The streams of the stock program, to files and to devices; the kernel does not write to devices.
 #[test]
 fn streams_go_to_files_and_devices_and_are_of_version_2_where_data_is_compressed() {
     let Some(()) = can_compare() else { return };

@@ -124,6 +124,18 @@ fn commands_find_the_other_devices_of_a_volume() {
     let out = dir.path().join("out");
     run("extract {} {}", &[second, &out]).ok();
     assert_eq!(fs::read(out.join("file")).unwrap(), vec![7; 1 << 20]);
+    let named = dir.path().join("named");
+    let options = [&devices[0], &devices[2]]
+        .map(|device| format!("device={}", device.path().display()))
+        .join(",");
+    run(&format!("extract -o {options} {{}} {{}}"), &[second, &named]).ok();
+    // With a copy of a device it is not known what belongs together.
+    fs::copy(dir.path().join("c"), dir.path().join("copy")).unwrap();
+    let copy = LoopDevice::attach(dir.path().join("copy")).unwrap();
+    let doubtful = run("check {}", &[second]).code(1);
+    assert!(doubtful.text().contains("device-missing"), "{}", doubtful.text());
+    drop(copy);
+    run("check {}", &[second]).ok();
     let inside = format!("{}:/snap", second.display());
     assert!(!run("send {}", &[inside.as_ref()]).ok().out.is_empty());
     let mnt = dir.path().join("mnt");

@@ -10,9 +10,10 @@ use btrfs_format::superblock::SUPERBLOCK_OFFSETS;
 use clap::Args;
 
 use super::super::place::{Images, Place};
-use super::super::say::{error, is_broken_pipe, reason};
+use super::super::say::{error, reason};
 use super::super::volume::size_of_device;
 use crate::block_devices::superblock;
+use crate::people::is_broken_pipe;
 
 #[derive(Args, Debug)]
 pub struct LabelArgs {

@@ -67,8 +67,8 @@ pub struct Usage {
     spaces: Vec<Space>,
     reserve: Space,
     devices: Vec<DeviceInfo>,
-    /// Bytes on each device, by flags and the number of stripes that data is spread over, 1 where it
-    /// is not. Empty where the chunks cannot be read.
+    /// Bytes on each device, by flags and the number of stripes that data is spread over, 1 where
+    /// it is not. Empty where the chunks cannot be read.
     on_devices: BTreeMap<(u64, u64, usize), u64>,
     available_bytes: u64,
 }
