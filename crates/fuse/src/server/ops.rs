@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use cowshed_vfs::fs::NewNode;
+use cowshed_vfs::xattr::CAPABILITY_NAME;
 use cowshed_vfs::*;
 
 use super::direct::range_of;
@@ -91,6 +92,9 @@ impl Server {
                 let (handle, mut set) = set_attr(&args);
                 let ctx = ctx();
                 set.kill_suidgid |= set.size_bytes.is_some() && strips_unasked(agreed, &ctx);
+                if agreed.skips_xattrs && set.size_bytes.is_some() {
+                    self.remove_capability(&ctx, node)?;
+                }
                 let attr = fs.setattr(&ctx, node, handle, &set)?;
                 let valid = self.validity(node, self.usual_validity(agreed));
                 out.put(&reply::attr_out(&attr, valid));
@@ -143,6 +147,14 @@ impl Server {
             },
             Operation::Statfs => out.put(&reply::statfs_out(&fs.statfs(&ctx(), node)?)),
             Operation::Syncfs => fs.syncfs(&ctx(), node).map_err(never_skipped)?,
+            Operation::Setxattr { .. }
+            | Operation::Getxattr { .. }
+            | Operation::Listxattr { .. }
+            | Operation::Removexattr { .. }
+                if agreed.skips_xattrs =>
+            {
+                return Err(Error::NotImplemented);
+            }
             Operation::Setxattr { args, name, value } => {
                 let mut flags = SetXattrFlags::from_bits_truncate(args.flags & 3);
                 let ctx = ctx();
@@ -350,7 +362,23 @@ impl Server {
         flags.set(WriteFlags::APPEND, may_append && self.fs.is_shared());
         // Nor does O_SYNC: the kernel sends FSYNC after such a write, buffered or direct (tested on
         // a mount).
+        let skips_xattrs = self.agreed().is_some_and(|agreed| agreed.skips_xattrs);
+        if skips_xattrs && !flags.intersects(WriteFlags::FROM_CACHE | WriteFlags::DIRECT) {
+            self.remove_capability(ctx, node)?;
+        }
         self.fs.write(ctx, node, Handle(args.fh), args.offset, data, flags)
+    }
+
+    /// Before a change of contents of which Linux would remove the capability by itself, if it knew
+    /// that there are extended attributes.
+    fn remove_capability(&self, ctx: &Context, node: NodeId) -> Result<()> {
+        if self.fs.getxattr(ctx, node, CAPABILITY_NAME, &mut []).is_err() {
+            return Ok(());
+        }
+        match self.fs.removexattr(ctx, node, CAPABILITY_NAME) {
+            Err(Error::NoData) => Ok(()),
+            removed => removed,
+        }
     }
 
     /// A name was looked up, which listings learn from.
