@@ -27,7 +27,7 @@ struct Args {
     /// Of each process
     #[arg(long, default_value_t = 2)]
     threads: u64,
-    /// Work in each round
+    /// Work in each round, at most: two of three are shorter
     #[arg(long, default_value_t = 300)]
     millis: u64,
     /// Rounds on one volume, before the kernel looks at it

@@ -22,7 +22,7 @@ pub struct Options {
     pub rounds_per_volume: u64,
     pub workers: u64,
     pub threads: u64,
-    /// Of the work in a round.
+    /// Of the work in a round, at most.
     pub millis: u64,
     pub is_verbose: bool,
     /// The command under test, and the one that starts workers.

@@ -139,6 +139,8 @@ fn obey(args: &Args, actors: &mut [Actor], order: &Order) -> Result<()> {
 
 /// Does what it is told until its input ends.
 pub fn main(args: &Args) -> Result<()> {
+    // The ordinary user shall change the files of root.
+    rustix::process::umask(rustix::fs::Mode::empty());
     let seed_of = |n| args.seed.wrapping_mul(1_000_003) + args.number * 1000 + n;
     let mut actors: Vec<_> = (0..args.threads)
         .map(|n| Actor::new(&args.root, &args.cowshed, seed_of(n)))
