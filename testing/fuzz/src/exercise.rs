@@ -109,6 +109,8 @@ const SALVAGE: Rescue = Rescue {
     ignore_meta_csums: true,
     ignore_super_flags: true,
     salvage: true,
+    tree_root: None,
+    top_level_root: None,
 };
 
 fn open(devices: &[Arc<dyn BlockDevice>], read_only: bool) -> Result<Arc<Fs>, String> {

@@ -14,10 +14,15 @@ use cowshed_runtime::lock::RwLock;
 use super::BlockPtr;
 use super::chunk::{Chunk, ChunkMap};
 use super::member::Member;
+use super::roots::RootSearch;
 use super::superblocks::{self, Found};
 use super::{Geometry, OpenOptions, Volume};
 use crate::error::{Error, Result};
 use crate::rank::LockRank;
+
+/// Roots that a search found are tried until one leads to files, but no more than these: the newest
+/// ones have the most of their blocks left.
+const ROOTS_TRIED_MAX: usize = 256;
 
 /// What the chunk tree says.
 #[derive(Debug, Default)]
@@ -43,10 +48,20 @@ pub(super) fn open(devices: Vec<Arc<dyn BlockDevice>>, options: &OpenOptions) ->
             what: format!("{}: the first superblock is gone: only read-only", f.device.name()),
         });
     }
-    let first_error = match open_at(&found, superblock, options) {
-        Ok(volume) => return Ok(volume),
-        Err(error) if options.rescue.use_backup_root => error,
-        Err(error) => return Err(error),
+    if let Some(root) = options.rescue.tree_root {
+        return open_by_root(&found, superblock, root, options);
+    }
+    let first = open_at(&found, superblock, options);
+    let is_salvaging = options.rescue.salvage && options.read_only;
+    if !(options.rescue.use_backup_root || is_salvaging) {
+        return first;
+    }
+    let (first_error, mut searched) = match first {
+        Ok(volume) => match check_root(&volume) {
+            Ok(()) => return Ok(volume),
+            Err(error) => (error, Some(volume)),
+        },
+        Err(error) => (error, None),
     };
     if !options.read_only {
         return Err(Error::Refused {
@@ -58,12 +73,86 @@ pub(super) fn open(devices: Vec<Arc<dyn BlockDevice>>, options: &OpenOptions) ->
     for backup in backups.iter().filter(|b| b.tree_root.get() != 0) {
         let generation = backup.tree_root_gen.get();
         use_backup(&mut superblock, backup);
-        match open_at(&found, superblock, options) {
+        let opened = open_at(&found, superblock, options).and_then(|mut volume| {
+            volume.is_of_the_past = true;
+            match check_root(&volume) {
+                Ok(()) => Ok(volume),
+                Err(error) => {
+                    searched.get_or_insert(volume);
+                    Err(error)
+                }
+            }
+        });
+        match opened {
             Ok(volume) => {
                 tracing::warn!(generation, "opened at an older root");
                 return Ok(volume);
             }
             Err(error) => tracing::warn!(generation, %error, "the older root does not open either"),
+        }
+    }
+    match searched.filter(|_| is_salvaging) {
+        Some(volume) => open_by_search(volume, first_error),
+        None => Err(first_error),
+    }
+}
+
+/// Can the volume be read by its root? Where damaged blocks are salvaged, something is read of
+/// almost each: there it has to lead to files.
+fn check_root(volume: &Volume) -> Result<()> {
+    if volume.is_salvaging() {
+        return volume.check_leads_to_files();
+    }
+    let superblock = volume.superblock();
+    let ptr = BlockPtr {
+        addr: superblock.root.into(),
+        generation: superblock.generation.into(),
+        level: superblock.root_level,
+        first_key: None,
+    };
+    volume.read_block(&ptr, TreeId::ROOT).map(drop)
+}
+
+/// Opens by a root of the root tree that the caller names.
+fn open_by_root(
+    found: &[Found],
+    mut superblock: Superblock,
+    root: LogicalAddr,
+    options: &OpenOptions,
+) -> Result<Volume> {
+    if !options.read_only {
+        return Err(Error::Refused {
+            what: format!("the root at {root} is one of the past: it is used only read-only"),
+        });
+    }
+    // A log that a crash left belongs to the newest root, and there is none here.
+    superblock.log_root = 0.into();
+    let mut volume = open_at(found, superblock, options)?;
+    let ptr = volume.block_at(root, TreeId::ROOT)?;
+    volume.use_root(&ptr);
+    check_root(&volume)?;
+    Ok(volume)
+}
+
+/// Opens by the newest root that a search finds and that leads to files. Without one, the error is
+/// that of the superblock's own root.
+fn open_by_search(mut volume: Volume, first_error: Error) -> Result<Volume> {
+    tracing::warn!(error = %first_error, "no root that the superblock names leads to files: searching for others");
+    let candidates = volume.find_roots(&RootSearch::of(TreeId::ROOT), &mut |_, _| {});
+    for candidate in candidates.into_iter().take(ROOTS_TRIED_MAX) {
+        let (address, generation) = (candidate.addr.get(), candidate.generation.get());
+        volume.use_root(&BlockPtr {
+            addr: candidate.addr,
+            generation: candidate.generation,
+            level: candidate.level,
+            first_key: None,
+        });
+        match volume.check_leads_to_files() {
+            Ok(()) => {
+                tracing::warn!(address, generation, "opened by the newest root that was found");
+                return Ok(volume);
+            }
+            Err(error) => tracing::info!(address, generation, %error, "a root that was found is of no use"),
         }
     }
     Err(first_error)
@@ -123,6 +212,7 @@ fn open_at(found: &[Found], superblock: Superblock, options: &OpenOptions) -> Re
         // No repairs before all is known.
         read_only: true,
         options: *options,
+        is_of_the_past: options.rescue.top_level_root.is_some(),
         repairs: RwLock::new(LockRank::Repairs, ()),
         new_features: AtomicU64::new(0),
         failed: AtomicBool::new(false),
@@ -137,15 +227,6 @@ fn open_at(found: &[Found], superblock: Superblock, options: &OpenOptions) -> Re
     )?;
     volume.chunks = RwLock::new(LockRank::ChunkMap, Arc::new(tree.chunks));
     volume.read_only = decide_read_only(&volume, options)?;
-    if options.rescue.use_backup_root {
-        let ptr = BlockPtr {
-            addr: superblock.root.into(),
-            generation: superblock.generation.into(),
-            level: superblock.root_level,
-            first_key: None,
-        };
-        volume.read_block(&ptr, TreeId::ROOT)?;
-    }
     Ok(volume)
 }
 

@@ -4,6 +4,9 @@
 //! pointers to children below which nothing can be read, so that a walk goes around them: when a
 //! node is read, all its children are, and of each one leaf below. So what is lost looks as if it
 //! had never been there; each loss is logged.
+//!
+//! A volume that is opened by a root of the past is read as of its commit: a block of a later
+//! generation was overwritten since, and nothing of it is used.
 
 use btrfs_format::block::KeyPtr;
 use btrfs_format::salvage::{self, Salvaged};
@@ -64,7 +67,8 @@ impl Volume {
         let salvaged = |copy: usize| {
             let bytes = self.read_copy(&pieces, copy).ok()?;
             let is_intact = self.options.rescue.ignore_meta_csums || TreeBlock::has_checksum(&bytes, expect);
-            salvage::salvage(&bytes, expect).filter(|_| is_intact)
+            let is_overwritten = self.is_of_the_past && salvage::generation_of(&bytes) > expect.generation;
+            salvage::salvage(&bytes, expect).filter(|_| is_intact && !is_overwritten)
         };
         let copies = self.copy_order(&pieces[0]);
         let best = copies.into_iter().filter_map(salvaged).min_by_key(|found| found.lost)?;
