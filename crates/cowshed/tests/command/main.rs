@@ -30,6 +30,7 @@ mod other_tools;
 mod receive;
 mod requests;
 mod rescue;
+mod roots;
 mod sectors;
 mod seek;
 mod send;
