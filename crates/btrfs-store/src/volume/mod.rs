@@ -13,6 +13,7 @@
 
 mod ahead;
 mod chunk;
+mod lost_chunks;
 mod member;
 mod open;
 mod options;

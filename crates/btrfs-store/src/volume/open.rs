@@ -91,9 +91,12 @@ pub(super) fn open(devices: Vec<Arc<dyn BlockDevice>>, options: &OpenOptions) ->
             Err(error) => tracing::warn!(generation, %error, "the older root does not open either"),
         }
     }
-    match searched.filter(|_| is_salvaging) {
+    if !is_salvaging {
+        return Err(first_error);
+    }
+    match searched {
         Some(volume) => open_by_search(volume, first_error),
-        None => Err(first_error),
+        None => open_without_chunk_tree(&found, found[0].superblock, options, first_error),
     }
 }
 
@@ -127,11 +130,49 @@ fn open_by_root(
     }
     // A log that a crash left belongs to the newest root, and there is none here.
     superblock.log_root = 0.into();
-    let mut volume = open_at(found, superblock, options)?;
+    let mut volume = match open_at(found, superblock, options) {
+        Err(error) if options.rescue.salvage => {
+            return open_without_chunk_tree(found, superblock, options, error);
+        }
+        opened => opened?,
+    };
     let ptr = volume.block_at(root, TreeId::ROOT)?;
     volume.use_root(&ptr);
     check_root(&volume)?;
     Ok(volume)
+}
+
+/// Opens where no chunk tree can be read, by what is left of its leaves.
+fn open_without_chunk_tree(
+    found: &[Found],
+    superblock: Superblock,
+    options: &OpenOptions,
+    first_error: Error,
+) -> Result<Volume> {
+    tracing::warn!(error = %first_error, "the chunk tree cannot be read: searching for its leaves");
+    let mut volume = with_system_chunks(found, superblock, options)?;
+    let items = volume.find_chunks();
+    if items.is_empty() {
+        return Err(first_error);
+    }
+    volume.is_of_the_past = true;
+    volume.chunk_tree_uuid = items.tree_uuid();
+    volume.members = match_members(&volume, items.devices(), options)?;
+    let map = items.into_map(|chunk| check_stripes_of(&volume, chunk, false).is_ok());
+    let chunks = map.iter().count();
+    tracing::warn!(chunks, "chunks are taken from leaves of the chunk tree that were found");
+    volume.chunks = RwLock::new(LockRank::ChunkMap, Arc::new(map));
+    match options.rescue.tree_root {
+        Some(root) => {
+            let ptr = volume.block_at(root, TreeId::ROOT)?;
+            volume.use_root(&ptr);
+            check_root(&volume).map(|()| volume)
+        }
+        None => match check_root(&volume) {
+            Ok(()) => Ok(volume),
+            Err(error) => open_by_search(volume, error),
+        },
+    }
 }
 
 /// Opens by the newest root that a search finds and that leads to files. Without one, the error is
@@ -187,6 +228,20 @@ fn use_backup(superblock: &mut Superblock, backup: &RootBackup) {
 
 /// Opens with this superblock: everything below it must fit.
 fn open_at(found: &[Found], superblock: Superblock, options: &OpenOptions) -> Result<Volume> {
+    let mut volume = with_system_chunks(found, superblock, options)?;
+    let tree = walk_chunk_tree(&mut volume, &superblock)?;
+    volume.members = match_members(&volume, tree.devices, options)?;
+    let may_end_early = options.read_only && options.rescue.ignore_bad_roots;
+    for chunk in tree.chunks.iter() {
+        check_stripes_of(&volume, chunk, may_end_early)?;
+    }
+    volume.chunks = RwLock::new(LockRank::ChunkMap, Arc::new(tree.chunks));
+    volume.read_only = decide_read_only(&volume, options)?;
+    Ok(volume)
+}
+
+/// A volume that knows no chunks but those that the superblock has itself.
+fn with_system_chunks(found: &[Found], superblock: Superblock, options: &OpenOptions) -> Result<Volume> {
     let geometry = Geometry {
         nodesize_bytes: superblock.nodesize.get(),
         sectorsize_bytes: superblock.sectorsize.get(),
@@ -218,15 +273,6 @@ fn open_at(found: &[Found], superblock: Superblock, options: &OpenOptions) -> Re
         failed: AtomicBool::new(false),
     };
     volume.sort_members();
-    let tree = walk_chunk_tree(&mut volume, &superblock)?;
-    volume.members = match_members(&volume, tree.devices, options)?;
-    check_stripes(
-        &volume,
-        &tree.chunks,
-        options.read_only && options.rescue.ignore_bad_roots,
-    )?;
-    volume.chunks = RwLock::new(LockRank::ChunkMap, Arc::new(tree.chunks));
-    volume.read_only = decide_read_only(&volume, options)?;
     Ok(volume)
 }
 
@@ -365,31 +411,29 @@ fn match_members(volume: &Volume, items: BTreeMap<DevId, DevItem>, options: &Ope
     Ok(out)
 }
 
-/// Every stripe lies on a device of the volume, within its size. With `may_end_early`, a chunk that
-/// leaves its device is no reason not to read the others, as with the kernel's
+/// Every stripe of a chunk lies on a device of the volume, within its size. With `may_end_early`, a
+/// chunk that leaves its device is no reason not to read the others, as with the kernel's
 /// `rescue=ignorebadroots`.
-fn check_stripes(volume: &Volume, chunks: &ChunkMap, may_end_early: bool) -> Result<()> {
-    for chunk in chunks.iter() {
-        for stripe in chunk.stripes() {
-            let fail = |what: &str| {
-                Err(bad(format!(
-                    "chunk at logical {}: {what} {}",
-                    chunk.logical(),
-                    stripe.at.dev
-                )))
-            };
-            match volume.member(stripe.at.dev) {
-                None => return fail("stripe on unknown device"),
-                Some(m) if m.uuid != stripe.dev_uuid => return fail("stripe has another uuid than device"),
-                Some(m) if stripe.at.offset + chunk.stripe_bytes() > m.total_bytes() => {
-                    if !may_end_early {
-                        return fail("stripe leaves device");
-                    }
-                    let (devid, logical) = (stripe.at.dev, chunk.logical());
-                    tracing::warn!(%devid, %logical, "a chunk leaves its device");
+fn check_stripes_of(volume: &Volume, chunk: &Chunk, may_end_early: bool) -> Result<()> {
+    for stripe in chunk.stripes() {
+        let fail = |what: &str| {
+            Err(bad(format!(
+                "chunk at logical {}: {what} {}",
+                chunk.logical(),
+                stripe.at.dev
+            )))
+        };
+        match volume.member(stripe.at.dev) {
+            None => return fail("stripe on unknown device"),
+            Some(m) if m.uuid != stripe.dev_uuid => return fail("stripe has another uuid than device"),
+            Some(m) if stripe.at.offset + chunk.stripe_bytes() > m.total_bytes() => {
+                if !may_end_early {
+                    return fail("stripe leaves device");
                 }
-                Some(_) => {}
+                let (devid, logical) = (stripe.at.dev, chunk.logical());
+                tracing::warn!(%devid, %logical, "a chunk leaves its device");
             }
+            Some(_) => {}
         }
     }
     Ok(())

@@ -17,7 +17,7 @@ pub struct Rescue {
     pub ignore_meta_csums: bool,
     /// Read-only: use of a damaged tree block what is sound in it, and go around blocks of which
     /// nothing is. Where no root of the superblock leads to files, the newest one is used that a
-    /// search finds.
+    /// search finds; and where the chunk tree cannot be read, what is left of its leaves.
     pub salvage: bool,
     /// Read-only: the root of the root tree is the block at this address. Blocks that were
     /// overwritten since its commit are errors, or with `salvage` left out.

@@ -124,7 +124,7 @@ impl Volume {
 
     /// Hands over all blocks of this volume that lie where they say, a block with several copies
     /// perhaps several times. Their checksums are the caller's to look at.
-    fn for_each_block(&self, progress: &mut dyn FnMut(u64, u64), take: &mut dyn FnMut(&Header, &[u8])) {
+    pub(super) fn for_each_block(&self, progress: &mut dyn FnMut(u64, u64), take: &mut dyn FnMut(&Header, &[u8])) {
         let chunks = self.chunks();
         let of_metadata = |flags: u64| flags & (block_group::METADATA | block_group::SYSTEM) != 0;
         let wanted: Vec<_> = chunks.iter().filter(|chunk| of_metadata(chunk.flags())).collect();
@@ -215,10 +215,15 @@ impl Volume {
 
     /// The header of a block of this volume that lies where it says.
     fn header_at<'a>(&self, addr: LogicalAddr, bytes: &'a [u8]) -> Option<&'a Header> {
+        let header = self.header_of(bytes)?;
+        (LogicalAddr::from(header.bytenr) == addr).then_some(header)
+    }
+
+    /// The header of a block of this volume, wherever it lies.
+    pub(super) fn header_of<'a>(&self, bytes: &'a [u8]) -> Option<&'a Header> {
         let (header, _) = Header::ref_from_prefix(bytes).ok()?;
-        let is_here = LogicalAddr::from(header.bytenr) == addr;
         let is_ours = header.fsid == self.geometry.metadata_fsid && header.level <= LEVEL_MAX;
-        (is_here && is_ours).then_some(header)
+        is_ours.then_some(header)
     }
 
     fn has_checksum(&self, bytes: &[u8]) -> bool {

@@ -4,12 +4,15 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use btrfs_format::TreeId;
 use btrfs_format::block::Header;
+use btrfs_format::items::{ChunkHead, Stripe};
 use btrfs_format::superblock::{SUPERBLOCK_OFFSETS, Superblock};
+use btrfs_format::{DiskKey, TreeId};
+use cowshed_device::{FileDevice, OpenMode};
 use cowshed_harness::{KernelVolume, VolumeOptions, need, shell};
-use zerocopy::FromBytes as _;
+use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::support::{COWSHED, run};
 
@@ -253,6 +256,15 @@ fn older_roots_are_an_option_of_all_that_read() {
     .unwrap();
     by_root("extract ROOT {} {}", &[&inside("/d"), &dir.path().join("d")]).ok();
     assert!(dir.path().join("d/gone-2").exists());
+    let to = dir.path().join("copied");
+    by_root("cp ROOT {} {}", &[&inside("/gone-1"), &to]).ok();
+    assert_eq!(fs::read_to_string(&to).unwrap(), gone);
+    // Into another image, which is written.
+    let other = dir.path().join("other.img");
+    run("mkfs -q -b 256m {}", &[&other]).ok();
+    let there = PathBuf::from(format!("{}:/", other.display()));
+    by_root("cp -a ROOT {} {}", &[&inside("/d"), &there]).ok();
+    assert!(run("cat {} /d/gone-2", &[&other]).ok().text().ends_with("70000\n"));
     // As it is, the file is not there; and what is no root is named.
     run("cat {} /gone-1", &[&image]).code(2);
     let out = dir.path().join("none");
@@ -374,14 +386,7 @@ fn salvage_searches_where_no_root_of_the_superblock_can_be_read() {
 
 /// Superblocks that name no root of the root tree, in none of their backups.
 pub fn lose_roots(image: &Path, is_chunk_tree_lost: bool) {
-    use zerocopy::IntoBytes as _;
-    let mut bytes = fs::read(image).unwrap();
-    for offset in SUPERBLOCK_OFFSETS {
-        let at = usize::try_from(offset).unwrap();
-        let Some(place) = bytes.get_mut(at..at + size_of::<Superblock>()) else {
-            continue;
-        };
-        let mut superblock = Superblock::read_from_bytes(place).unwrap();
+    change_superblocks(image, |superblock| {
         superblock.root = (1 << 40).into();
         for backup in &mut superblock.super_roots {
             backup.tree_root = 0.into();
@@ -392,11 +397,132 @@ pub fn lose_roots(image: &Path, is_chunk_tree_lost: bool) {
         if is_chunk_tree_lost {
             superblock.chunk_root = (1 << 40).into();
         }
+    });
+}
+
+fn change_superblocks(image: &Path, change: impl Fn(&mut Superblock)) {
+    let mut bytes = fs::read(image).unwrap();
+    for offset in SUPERBLOCK_OFFSETS {
+        let at = usize::try_from(offset).unwrap();
+        let Some(place) = bytes.get_mut(at..at + size_of::<Superblock>()) else {
+            continue;
+        };
+        let mut superblock = Superblock::read_from_bytes(place).unwrap();
+        change(&mut superblock);
         place.copy_from_slice(superblock.as_bytes());
         let sum = superblock.checksum_type().unwrap().compute(&place[32..]);
         place[..32].copy_from_slice(&sum);
     }
     fs::write(image, bytes).unwrap();
+}
+
+/// By their names in `wanted`, all there and sound.
+fn assert_salvaged(image: &Path, out: &Path, wanted: &BTreeMap<String, Vec<u8>>, message: &str) {
+    let _unchanged = Unchanged::new(image);
+    let none = out.with_extension("none");
+    run("extract {} {}", &[image, &none]).code(1);
+    let ran = run("extract -o rescue=salvage {} {}", &[image, out]).ok();
+    assert!(ran.err.contains(message), "{}", ran.err);
+    assert!(contents(out) == *wanted, "{}", out.display());
+}
+
+#[test]
+fn lost_chunk_tree_is_made_up_of_its_leaves() {
+    let Some(()) = need::kernel_btrfs() else { return };
+    let kernel = kernel_volume();
+    let dir = cowshed_harness::scratch_dir().unwrap();
+    let own = own_volume(dir.path());
+    for (number, sound) in [kernel.image(), &own].into_iter().enumerate() {
+        let path = |name: &str| dir.path().join(format!("{number}-{name}"));
+        run("extract {} {}", &[sound, &path("sound")]).ok();
+        let wanted = contents(&path("sound"));
+        assert!(wanted.len() >= 2);
+        let image = path("image");
+        let fresh = || fs::copy(sound, &image).unwrap();
+        // Nothing names the root of the chunk tree, nor that of the root tree.
+        fresh();
+        lose_roots(&image, true);
+        assert_salvaged(
+            &image,
+            &path("pointers"),
+            &wanted,
+            "leaves of the chunk tree that were found",
+        );
+        // The newest blocks of the chunk tree are overwritten.
+        fresh();
+        let list = run("inspect find-root -o chunk --json {}", &[&image]).ok().json();
+        let newest = list[0]["generation"].as_u64().unwrap();
+        let is_chunk_tree = |header: &Header| TreeId::from(header.owner) == TreeId::CHUNK;
+        if list[1]["generation"].is_u64() {
+            let is_newest = |header: &Header| is_chunk_tree(header) && header.generation.get() == newest;
+            assert!(destroy(&image, is_newest) > 0);
+            let out = path("older");
+            run("extract -o rescue=salvage {} {}", &[&image, &out]).ok();
+            assert!(contents(&out) == wanted);
+        }
+        // The superblock says wrongly where the chunks of the chunk tree are.
+        fresh();
+        change_superblocks(&image, |superblock| {
+            let (key, stripe) = (size_of::<DiskKey>(), size_of::<ChunkHead>());
+            let used = superblock.sys_chunk_array_size.get() as usize;
+            let mut rest = &mut superblock.sys_chunk_array[key + stripe..used];
+            while let Ok((stripe, more)) = Stripe::mut_from_prefix(rest) {
+                stripe.offset = (stripe.offset.get() + (32 << 20)).into();
+                rest = more;
+            }
+        });
+        assert_salvaged(&image, &path("array"), &wanted, "the devices are read for them");
+        // Roots are found by its chunks, too, where none is named.
+        lose_roots(&image, true);
+        assert_salvaged(
+            &image,
+            &path("both"),
+            &wanted,
+            "opened by the newest root that was found",
+        );
+        // With no leaf left, it says what is lost.
+        assert!(destroy(&image, is_chunk_tree) > 0);
+        run("extract -o rescue=salvage {} {}", &[&image, &path("none")]).fails_with(1, &["mapped by no chunk"]);
+    }
+}
+
+/// Roots and chunks are found on all devices of a volume.
+#[test]
+fn lost_trees_of_a_volume_of_several_devices_are_found() {
+    let dir = cowshed_harness::scratch_dir().unwrap();
+    let paths = ["a.img", "b.img", "c.img"].map(|name| dir.path().join(name));
+    for path in &paths {
+        fs::File::create(path).unwrap().set_len(300 << 20).unwrap();
+    }
+    let [a, b, c] = paths.each_ref().map(PathBuf::as_path);
+    for (number, profiles) in ["-d raid0 -m raid0", "-d raid1 -m raid1c3"].iter().enumerate() {
+        run(&format!("mkfs -q -f {profiles} {{}} {{}} {{}}"), &[a, b, c]).ok();
+        let open = |path: &Path| -> Arc<dyn cowshed_device::BlockDevice> {
+            Arc::new(FileDevice::open(path, OpenMode::ReadWrite).unwrap())
+        };
+        let volume = cowshed::Volume::open([a, b, c].map(open), &cowshed::OpenOptions::new()).unwrap();
+        volume.create_dir("letters").unwrap();
+        volume.write("letters/one", LETTER.repeat(100_000)).unwrap();
+        volume.sync().unwrap();
+        volume.remove_dir_all("letters").unwrap();
+        volume.write("later", LETTER.repeat(50_000)).unwrap();
+        volume.close().unwrap();
+        let roots = run("inspect find-root --json {} {} {}", &[a, b, c]).ok().json();
+        let older = roots[1]["address"].clone();
+        [a, b, c].into_iter().for_each(|path| lose_roots(path, true));
+        let out = dir.path().join(format!("out-{number}"));
+        run("extract -o rescue=salvage -D {} -D {} {} {}", &[b, c, a, &out]).ok();
+        assert!(
+            fs::read(out.join("later")).unwrap() == LETTER.repeat(50_000),
+            "{profiles}"
+        );
+        // And by a root that the caller names.
+        let out = dir.path().join(format!("older-{number}"));
+        let line = format!("extract -o rescue=salvage:root={older} -D {{}} -D {{}} {{}} {{}}");
+        run(&line, &[c, a, b, &out]).ok();
+        let letter = fs::read(out.join("letters/one")).unwrap();
+        assert!(letter == LETTER.repeat(100_000), "{profiles}");
+    }
 }
 
 /// Blocks of the older tree that were overwritten are errors, and salvage goes around them.
