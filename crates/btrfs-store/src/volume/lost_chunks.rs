@@ -1,5 +1,5 @@
-//! The chunk map of a volume whose chunk tree cannot be read: from all of its leaves that are
-//! intact, also those of earlier commits. For reading alone.
+//! The chunk map of a volume whose chunk tree is damaged: from what is sound in all of its leaves,
+//! also those of earlier commits. For reading alone.
 //!
 //! The superblock's array says where the chunks of the chunk tree are. Where none of its leaves is
 //! there, all devices are read for them. Of items with one key the newest counts, and of chunks
@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use btrfs_format::block::Header;
 use btrfs_format::items::DevItem;
+use btrfs_format::salvage;
 use btrfs_format::{DevId, Generation, KeyType, LogicalAddr, ObjectId, TreeBlock, TreeId, Uuid, view};
 use cowshed_device::BlockDevice;
 
@@ -32,8 +33,7 @@ pub(super) struct FoundChunks {
 }
 
 impl FoundChunks {
-    fn add_leaf(&mut self, leaf: &TreeBlock, sectorsize_bytes: u32) {
-        let generation = leaf.generation();
+    fn add_leaf(&mut self, leaf: &TreeBlock, generation: Generation, sectorsize_bytes: u32) {
         if generation >= self.tree_uuid.0 {
             self.tree_uuid = (generation, leaf.header().chunk_tree_uuid);
         }
@@ -122,8 +122,20 @@ impl Volume {
             level: 0,
             first_key: None,
         };
-        if let Ok(leaf) = TreeBlock::verify(bytes.to_vec(), &self.expect(&ptr, TreeId::CHUNK)) {
-            found.add_leaf(&leaf, self.geometry.sectorsize_bytes);
+        let expect = self.expect(&ptr, TreeId::CHUNK);
+        let sectorsize_bytes = self.geometry.sectorsize_bytes;
+        if let Ok(leaf) = TreeBlock::verify(bytes.to_vec(), &expect) {
+            found.add_leaf(&leaf, leaf.generation(), sectorsize_bytes);
+            return;
+        }
+        // What a leaf without its checksum says may be wrong: all others count more.
+        let generation = match TreeBlock::has_checksum(bytes, &expect) {
+            true => ptr.generation,
+            false if self.options.rescue.ignore_meta_csums => Generation(0),
+            false => return,
+        };
+        if let Some(left) = salvage::salvage(bytes, &expect) {
+            found.add_leaf(&left.block, generation, sectorsize_bytes);
         }
     }
 

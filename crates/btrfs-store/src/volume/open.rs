@@ -61,6 +61,12 @@ pub(super) fn open(devices: Vec<Arc<dyn BlockDevice>>, options: &OpenOptions) ->
             Ok(()) => return Ok(volume),
             Err(error) => (error, Some(volume)),
         },
+        Err(error) if is_salvaging && is_of_chunk_tree(&error) => {
+            match open_without_chunk_tree(&found, superblock, options, error) {
+                Ok(volume) => return Ok(volume),
+                Err(error) => (error, None),
+            }
+        }
         Err(error) => (error, None),
     };
     if !options.read_only {
@@ -91,12 +97,9 @@ pub(super) fn open(devices: Vec<Arc<dyn BlockDevice>>, options: &OpenOptions) ->
             Err(error) => tracing::warn!(generation, %error, "the older root does not open either"),
         }
     }
-    if !is_salvaging {
-        return Err(first_error);
-    }
-    match searched {
+    match searched.filter(|_| is_salvaging) {
         Some(volume) => open_by_search(volume, first_error),
-        None => open_without_chunk_tree(&found, found[0].superblock, options, first_error),
+        None => Err(first_error),
     }
 }
 
@@ -131,7 +134,7 @@ fn open_by_root(
     // A log that a crash left belongs to the newest root, and there is none here.
     superblock.log_root = 0.into();
     let mut volume = match open_at(found, superblock, options) {
-        Err(error) if options.rescue.salvage => {
+        Err(error) if options.rescue.salvage && is_of_chunk_tree(&error) => {
             return open_without_chunk_tree(found, superblock, options, error);
         }
         opened => opened?,
@@ -142,7 +145,15 @@ fn open_by_root(
     Ok(volume)
 }
 
-/// Opens where no chunk tree can be read, by what is left of its leaves.
+/// Is it the chunk tree that cannot be read? Else it is a device that is missing or is another one.
+fn is_of_chunk_tree(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Corrupt(_) | Error::CorruptTree { .. } | Error::BlockUnreadable { .. } | Error::Unmapped { .. }
+    )
+}
+
+/// Opens where the chunk tree cannot be read as a whole, by what is left of its leaves.
 fn open_without_chunk_tree(
     found: &[Found],
     superblock: Superblock,
@@ -311,7 +322,8 @@ fn walk_chunk_tree(volume: &mut Volume, superblock: &Superblock) -> Result<Chunk
     let mut tree = ChunkTree::default();
     let mut todo: Vec<(BlockPtr, Option<Key>)> = vec![(root, None)];
     while let Some((ptr, limit)) = todo.pop() {
-        let block = volume.read_block(&ptr, TreeId::CHUNK)?;
+        // Where damaged blocks are salvaged, older leaves may have what is lost of these.
+        let block = volume.read_sound_block(&ptr, TreeId::CHUNK)?;
         if let (Some(limit), Some(last)) = (limit, block.len().checked_sub(1))
             && block.key(last) >= limit
         {

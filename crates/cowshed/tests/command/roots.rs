@@ -6,14 +6,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use btrfs_format::block::Header;
+use btrfs_format::block::{HEADER_BYTES, Header, ITEM_HEADER_BYTES, ItemHeader};
+use btrfs_format::features::block_group;
 use btrfs_format::items::{ChunkHead, Stripe};
 use btrfs_format::superblock::{SUPERBLOCK_OFFSETS, Superblock};
-use btrfs_format::{DiskKey, TreeId};
+use btrfs_format::{DiskKey, Key, KeyType, TreeId};
 use cowshed_device::{FileDevice, OpenMode};
 use cowshed_harness::{KernelVolume, VolumeOptions, need, shell};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
+use crate::mount::{can_mount, unmount};
 use crate::support::{COWSHED, run};
 
 /// Between two commits files come and go. The names that are gone at the end are `gone-*`.
@@ -228,6 +230,29 @@ fn deleted_files_are_restored_by_older_roots_as_by_the_stock_command() {
     }
 }
 
+#[test]
+fn volume_of_an_earlier_commit_is_mounted() {
+    let Some(()) = can_mount() else { return };
+    let dir = cowshed_harness::scratch_dir().unwrap();
+    let image = volume_with_deleted(dir.path(), "deleted.img");
+    let _unchanged = Unchanged::new(&image);
+    let at = dir.path().join("mnt");
+    fs::create_dir(&at).unwrap();
+    let mut seen = 0;
+    for root in candidates(&image) {
+        let options = format!("rescue=root={root}");
+        run(&format!("mount -o {options} {{}} {{}}"), &[&image, &at]).fails(&["read-only"]);
+        run(&format!("mount -o ro,{options} {{}} {{}}"), &[&image, &at]).ok();
+        if let Ok(letter) = fs::read(at.join("letters/one")) {
+            assert_eq!(letter, LETTER.repeat(1000));
+            seen += 1;
+        }
+        assert!(fs::write(at.join("new"), "").is_err());
+        unmount(&at);
+    }
+    assert!(seen > 0, "no root has the letter");
+}
+
 /// With their checksums, and by each of the commands that read.
 #[test]
 fn older_roots_are_an_option_of_all_that_read() {
@@ -416,6 +441,39 @@ fn change_superblocks(image: &Path, change: impl Fn(&mut Superblock)) {
     fs::write(image, bytes).unwrap();
 }
 
+/// Damages the first chunk of data in leaves of a generation. False: there is none.
+fn spoil_data_chunk(image: &Path, generation: u64) -> bool {
+    let mut bytes = fs::read(image).unwrap();
+    let at = usize::try_from(SUPERBLOCK_OFFSETS[0]).unwrap();
+    let superblock = Superblock::read_from_prefix(&bytes[at..]).unwrap().0;
+    let (fsid, nodesize) = (superblock.metadata_fsid(), superblock.nodesize.get() as usize);
+    let mut is_spoiled = false;
+    for at in (0..bytes.len() - nodesize).step_by(4096) {
+        let block = &mut bytes[at..at + nodesize];
+        let header = Header::read_from_prefix(block).unwrap().0;
+        let is_wanted = header.fsid == fsid && TreeId::from(header.owner) == TreeId::CHUNK && header.level == 0;
+        if !is_wanted || header.generation.get() != generation {
+            continue;
+        }
+        for slot in 0..header.nritems.get() as usize {
+            let item = &block[HEADER_BYTES + slot * ITEM_HEADER_BYTES..];
+            let item = ItemHeader::read_from_prefix(item).unwrap().0;
+            let start = HEADER_BYTES + item.offset.get() as usize;
+            let (chunk, _) = ChunkHead::mut_from_prefix(&mut block[start..]).unwrap();
+            let is_chunk = Key::from(item.key).ty == KeyType::CHUNK_ITEM;
+            if is_chunk && chunk.ty.get() & block_group::DATA != 0 {
+                chunk.stripe_len = 0.into();
+                is_spoiled = true;
+                break;
+            }
+        }
+        let sum = superblock.checksum_type().unwrap().compute(&block[32..]);
+        block[..32].copy_from_slice(&sum);
+    }
+    fs::write(image, bytes).unwrap();
+    is_spoiled
+}
+
 /// By their names in `wanted`, all there and sound.
 fn assert_salvaged(image: &Path, out: &Path, wanted: &BTreeMap<String, Vec<u8>>, message: &str) {
     let _unchanged = Unchanged::new(image);
@@ -432,6 +490,7 @@ fn lost_chunk_tree_is_made_up_of_its_leaves() {
     let kernel = kernel_volume();
     let dir = cowshed_harness::scratch_dir().unwrap();
     let own = own_volume(dir.path());
+    let mut made_up = 0;
     for (number, sound) in [kernel.image(), &own].into_iter().enumerate() {
         let path = |name: &str| dir.path().join(format!("{number}-{name}"));
         run("extract {} {}", &[sound, &path("sound")]).ok();
@@ -460,6 +519,17 @@ fn lost_chunk_tree_is_made_up_of_its_leaves() {
             run("extract -o rescue=salvage {} {}", &[&image, &out]).ok();
             assert!(contents(&out) == wanted);
         }
+        // An item of the newest one is damaged, which older ones have, too.
+        fresh();
+        if spoil_data_chunk(&image, newest) && list[1]["generation"].is_u64() {
+            made_up += 1;
+            assert_salvaged(
+                &image,
+                &path("item"),
+                &wanted,
+                "leaves of the chunk tree that were found",
+            );
+        }
         // The superblock says wrongly where the chunks of the chunk tree are.
         fresh();
         change_superblocks(&image, |superblock| {
@@ -484,6 +554,7 @@ fn lost_chunk_tree_is_made_up_of_its_leaves() {
         assert!(destroy(&image, is_chunk_tree) > 0);
         run("extract -o rescue=salvage {} {}", &[&image, &path("none")]).fails_with(1, &["mapped by no chunk"]);
     }
+    assert!(made_up > 0, "no volume has an older leaf");
 }
 
 /// Roots and chunks are found on all devices of a volume.
