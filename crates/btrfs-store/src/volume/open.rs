@@ -140,7 +140,10 @@ fn open_by_root(
         opened => opened?,
     };
     let ptr = volume.block_at(root, TreeId::ROOT)?;
-    volume.use_root(&ptr);
+    let is_current = (superblock.root.get(), superblock.generation.get()) == (root.get(), ptr.generation.get());
+    if !is_current {
+        volume.use_root(&ptr);
+    }
     check_root(&volume)?;
     Ok(volume)
 }

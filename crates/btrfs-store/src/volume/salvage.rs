@@ -64,10 +64,15 @@ impl Volume {
     /// The copy of which the most is left.
     fn what_is_left(&self, ptr: &BlockPtr, expect: &BlockExpect, tree: TreeId) -> Option<TreeBlock> {
         let pieces = self.map(ptr.addr, self.geometry.nodesize_bytes.into()).ok()?;
+        // Of a top level that has a root of its own, only its pointers say which commit it is of.
+        let last_generation = match self.options.rescue.top_level_root {
+            None => Some(self.superblock.read().generation.into()),
+            Some(_) => expect.generation,
+        };
         let salvaged = |copy: usize| {
             let bytes = self.read_copy(&pieces, copy).ok()?;
             let is_intact = self.options.rescue.ignore_meta_csums || TreeBlock::has_checksum(&bytes, expect);
-            let is_overwritten = self.is_of_the_past && salvage::generation_of(&bytes) > expect.generation;
+            let is_overwritten = self.is_of_the_past && salvage::generation_of(&bytes) > last_generation;
             salvage::salvage(&bytes, expect).filter(|_| is_intact && !is_overwritten)
         };
         let copies = self.copy_order(&pieces[0]);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use btrfs_format::block::{HEADER_BYTES, Header, ITEM_HEADER_BYTES, ItemHeader};
 use btrfs_format::features::block_group;
 use btrfs_format::items::{ChunkHead, Stripe};
-use btrfs_format::superblock::{SUPERBLOCK_OFFSETS, Superblock};
+use btrfs_format::superblock::{CSUM_FIELD_BYTES, SUPERBLOCK_OFFSETS, Superblock};
 use btrfs_format::{DiskKey, Key, KeyType, TreeId};
 use cowshed_device::{FileDevice, OpenMode};
 use cowshed_harness::{KernelVolume, VolumeOptions, need, shell};
@@ -120,22 +120,37 @@ fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// Overwrites the tree blocks of which `is_lost` says so. Returns how many.
-fn destroy(image: &Path, is_lost: impl Fn(&Header) -> bool) -> usize {
+/// Offers each tree block of a volume, all copies and those of the past, to be changed; what was
+/// gets its checksum. Returns how many were.
+fn change_blocks(image: &Path, mut change: impl FnMut(&Header, &mut [u8]) -> bool) -> usize {
     let mut bytes = fs::read(image).unwrap();
     let at = usize::try_from(SUPERBLOCK_OFFSETS[0]).unwrap();
     let superblock = Superblock::read_from_prefix(&bytes[at..]).unwrap().0;
     let (fsid, nodesize) = (superblock.metadata_fsid(), superblock.nodesize.get() as usize);
-    let mut destroyed = 0;
+    let mut changed = 0;
     for at in (0..bytes.len() - nodesize).step_by(4096) {
-        let header = Header::read_from_prefix(&bytes[at..]).unwrap().0;
-        if header.fsid == fsid && header.bytenr.get() % 4096 == 0 && is_lost(&header) {
-            bytes[at..at + nodesize].fill(0xa5);
-            destroyed += 1;
+        let block = &mut bytes[at..at + nodesize];
+        let header = Header::read_from_prefix(block).unwrap().0;
+        let is_block = header.fsid == fsid && header.bytenr.get() % 4096 == 0;
+        if is_block && change(&header, block) {
+            let (sum, body) = block.split_at_mut(CSUM_FIELD_BYTES);
+            sum.copy_from_slice(&superblock.checksum_type().unwrap().compute(body));
+            changed += 1;
         }
     }
     fs::write(image, bytes).unwrap();
-    destroyed
+    changed
+}
+
+/// Overwrites the tree blocks of which `is_lost` says so. Returns how many.
+fn destroy(image: &Path, is_lost: impl Fn(&Header) -> bool) -> usize {
+    change_blocks(image, |header, block| {
+        let is_lost = is_lost(header);
+        if is_lost {
+            block.fill(0xa5);
+        }
+        is_lost
+    })
 }
 
 fn is_root_tree(header: &Header) -> bool {
@@ -435,43 +450,33 @@ fn change_superblocks(image: &Path, change: impl Fn(&mut Superblock)) {
         let mut superblock = Superblock::read_from_bytes(place).unwrap();
         change(&mut superblock);
         place.copy_from_slice(superblock.as_bytes());
-        let sum = superblock.checksum_type().unwrap().compute(&place[32..]);
-        place[..32].copy_from_slice(&sum);
+        let (sum, body) = place.split_at_mut(CSUM_FIELD_BYTES);
+        sum.copy_from_slice(&superblock.checksum_type().unwrap().compute(body));
     }
     fs::write(image, bytes).unwrap();
 }
 
 /// Damages the first chunk of data in leaves of a generation. False: there is none.
 fn spoil_data_chunk(image: &Path, generation: u64) -> bool {
-    let mut bytes = fs::read(image).unwrap();
-    let at = usize::try_from(SUPERBLOCK_OFFSETS[0]).unwrap();
-    let superblock = Superblock::read_from_prefix(&bytes[at..]).unwrap().0;
-    let (fsid, nodesize) = (superblock.metadata_fsid(), superblock.nodesize.get() as usize);
-    let mut is_spoiled = false;
-    for at in (0..bytes.len() - nodesize).step_by(4096) {
-        let block = &mut bytes[at..at + nodesize];
-        let header = Header::read_from_prefix(block).unwrap().0;
-        let is_wanted = header.fsid == fsid && TreeId::from(header.owner) == TreeId::CHUNK && header.level == 0;
-        if !is_wanted || header.generation.get() != generation {
-            continue;
-        }
-        for slot in 0..header.nritems.get() as usize {
-            let item = &block[HEADER_BYTES + slot * ITEM_HEADER_BYTES..];
-            let item = ItemHeader::read_from_prefix(item).unwrap().0;
-            let start = HEADER_BYTES + item.offset.get() as usize;
-            let (chunk, _) = ChunkHead::mut_from_prefix(&mut block[start..]).unwrap();
-            let is_chunk = Key::from(item.key).ty == KeyType::CHUNK_ITEM;
-            if is_chunk && chunk.ty.get() & block_group::DATA != 0 {
-                chunk.stripe_len = 0.into();
-                is_spoiled = true;
-                break;
-            }
-        }
-        let sum = superblock.checksum_type().unwrap().compute(&block[32..]);
-        block[..32].copy_from_slice(&sum);
-    }
-    fs::write(image, bytes).unwrap();
-    is_spoiled
+    let spoiled = change_blocks(image, |header, block| {
+        let is_leaf = TreeId::from(header.owner) == TreeId::CHUNK && header.level == 0;
+        let count = header.nritems.get() as usize;
+        let mut slots = 0..if is_leaf { count } else { 0 };
+        header.generation.get() == generation
+            && slots.any(|slot| {
+                let item = &block[HEADER_BYTES + slot * ITEM_HEADER_BYTES..];
+                let item = ItemHeader::read_from_prefix(item).unwrap().0;
+                let data = &mut block[HEADER_BYTES + item.offset.get() as usize..];
+                let chunk = ChunkHead::mut_from_prefix(data).unwrap().0;
+                let is_chunk = Key::from(item.key).ty == KeyType::CHUNK_ITEM;
+                let is_wanted = is_chunk && chunk.ty.get() & block_group::DATA != 0;
+                if is_wanted {
+                    chunk.stripe_len = 0.into();
+                }
+                is_wanted
+            })
+    });
+    spoiled > 0
 }
 
 /// By their names in `wanted`, all there and sound.
@@ -555,6 +560,35 @@ fn lost_chunk_tree_is_made_up_of_its_leaves() {
         run("extract -o rescue=salvage {} {}", &[&image, &path("none")]).fails_with(1, &["mapped by no chunk"]);
     }
     assert!(made_up > 0, "no volume has an older leaf");
+}
+
+/// A block with a later generation than its pointer was overwritten since, or its pointer was lost.
+/// By the current root it is used, by an older one it is not.
+#[test]
+fn blocks_of_a_later_generation_are_used_by_the_current_root_alone() {
+    let dir = cowshed_harness::scratch_dir().unwrap();
+    let image = own_volume(dir.path());
+    let roots = candidates(&image);
+    let top_levels = run("inspect find-root -o fs --json {}", &[&image]).ok().json();
+    for (number, name) in [(0, "later"), (1, "d/gone-2")] {
+        let (top_level, root) = (&top_levels[number], roots[number]);
+        let changed = change_blocks(&image, |header, block| {
+            let is_wanted = header.bytenr.get() == top_level["address"];
+            if is_wanted {
+                let header = Header::mut_from_prefix(block).unwrap().0;
+                header.generation = (header.generation.get() + 1).into();
+            }
+            is_wanted
+        });
+        assert_eq!(changed, 2, "both copies");
+        let out = dir.path().join(format!("out-{number}"));
+        let line = format!("extract -o rescue=root={root} {{}} {{}}");
+        run(&line, &[&image, &out]).code(1);
+        let line = format!("extract -o rescue=salvage:root={root} {{}} {{}}");
+        let ran = run(&line, &[&image, &out]);
+        assert_eq!(out.join(name).exists(), number == 0, "{}", ran.err);
+        ran.code(i32::from(number > 0));
+    }
 }
 
 /// Roots and chunks are found on all devices of a volume.

@@ -79,8 +79,11 @@ struct Known {
 impl Known {
     fn of(reader: &Reader, tree: TreeId) -> Known {
         let superblock = reader.volume.superblock();
-        // Where the root tree cannot be read, it is searched for.
-        let current = reader.root(tree).ok().flatten().map(LogicalAddr);
+        // Where the root tree cannot be read, nothing says which root of another tree it is.
+        let current = match reader.volume.is_of_the_past() {
+            true => None,
+            false => reader.root(tree).ok().flatten().map(LogicalAddr),
+        };
         let backups = superblock.super_roots.iter().filter_map(|backup| {
             let (generation, addr) = match tree {
                 TreeId::ROOT => (backup.tree_root_gen, backup.tree_root),
@@ -133,7 +136,7 @@ fn search(reader: &Reader, which: &Which) -> Vec<FoundRoot> {
 
 /// Lists them, the newest first. The exit code is 1 where there is none.
 pub fn run(args: &FindRootArgs) -> Result<u8> {
-    let reader = Reader::open(&args.targets.targets)?;
+    let reader = Reader::open_to_search(&args.targets.targets)?;
     let found = search(&reader, &args.which);
     let known = Known::of(&reader, args.which.tree);
     let mut out = std::io::stdout().lock();
@@ -210,7 +213,7 @@ pub fn run_named() -> u8 {
 }
 
 fn print_as_stock(named: &Named) -> Result<()> {
-    let reader = Reader::open(std::slice::from_ref(&named.device))?;
+    let reader = Reader::open_to_search(std::slice::from_ref(&named.device))?;
     let superblock = reader.volume.superblock();
     let tree = named.which.tree;
     let wanted = match tree {

@@ -29,6 +29,20 @@ impl Reader {
         Self::open_with(targets, rescue)
     }
 
+    /// Also where a chunk leaves its device, or the chunk tree cannot be read: then what is left of
+    /// its leaves is used.
+    pub fn open_to_search(targets: &[PathBuf]) -> Result<Reader> {
+        let mut rescue = Rescue {
+            ignore_super_flags: true,
+            ignore_bad_roots: true,
+            ..Rescue::default()
+        };
+        Self::open_with(targets, rescue).or_else(|error| {
+            rescue.salvage = true;
+            Self::open_with(targets, rescue).map_err(|_| error)
+        })
+    }
+
     pub fn open_with(targets: &[PathBuf], rescue: Rescue) -> Result<Reader> {
         let options = OpenOptions {
             read_only: true,
