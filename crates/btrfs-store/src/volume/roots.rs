@@ -8,7 +8,7 @@
 //! generation as well, and so have the leaves of a root that was overwritten: a root that is found
 //! is a candidate.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use btrfs_format::block::{Header, LEVEL_MAX};
 use btrfs_format::features::block_group;
@@ -24,9 +24,6 @@ const WINDOW_BYTES: u64 = 4 << 20;
 /// Candidates that are kept, 24 bytes each: of the newest generations. Of a volume with a million
 /// commits the newest hundred thousand are enough.
 const CANDIDATES_MAX: usize = 1 << 17;
-/// Blocks of a root tree that are read to find out whether it leads to files. More than a root tree
-/// of a million subvolumes has.
-const ROOT_TREE_BLOCKS_MAX: usize = 1 << 16;
 
 /// Which roots are looked for.
 #[derive(Clone, Copy, Debug)]
@@ -288,7 +285,8 @@ impl Volume {
         if self.options.rescue.top_level_root.is_some() {
             return Ok(());
         }
-        let mut left = ROOT_TREE_BLOCKS_MAX;
+        // Nodes of a damaged tree may share blocks.
+        let mut seen = HashSet::new();
         while let Some(block) = todo.pop() {
             if block.is_leaf() && self.has_readable_subvolume(&block) {
                 return Ok(());
@@ -301,8 +299,7 @@ impl Volume {
                     level: block.level().saturating_sub(1),
                     first_key: Some(block.key(slot)),
                 };
-                left = left.saturating_sub(1);
-                if left > 0
+                if seen.insert(addr)
                     && let Ok(child) = self.read_block(&child, TreeId::ROOT)
                 {
                     todo.push(child);

@@ -8,12 +8,19 @@
 //! A volume that is opened by a root of the past is read as of its commit: a block of a later
 //! generation was overwritten since, and nothing of it is used.
 
+use std::collections::HashMap;
+
 use btrfs_format::block::KeyPtr;
 use btrfs_format::salvage::{self, Salvaged};
-use btrfs_format::{BlockExpect, TreeBlock, TreeId};
+use btrfs_format::{BlockExpect, Key, LogicalAddr, TreeBlock, TreeId};
 
 use super::{BlockPtr, Volume};
 use crate::error::{Error, Result};
+
+/// Blocks of which nothing can be read, with the lowest key that was asked for: from a higher one on
+/// nothing can be, either. Without it, nodes of a damaged tree that all lead to the same few others
+/// would take exponential time.
+type Dead = HashMap<(LogicalAddr, u8), Option<Key>>;
 
 impl Volume {
     /// Items may be missing that others lead to.
@@ -34,7 +41,8 @@ impl Volume {
         if block.is_leaf() {
             return Ok(block);
         }
-        let is_readable = |child: &KeyPtr| self.has_anything(&child_of(&block, child), tree);
+        let mut dead = Dead::new();
+        let is_readable = |child: &KeyPtr| self.has_anything(&child_of(&block, child), tree, &mut dead);
         let readable: Vec<bool> = block.key_ptrs().iter().map(is_readable).collect();
         if readable.iter().all(|readable| *readable) {
             return Ok(block);
@@ -52,13 +60,23 @@ impl Volume {
     }
 
     /// Can something be read of a block, or of what lies below it? Ends at the first leaf that can.
-    fn has_anything(&self, ptr: &BlockPtr, tree: TreeId) -> bool {
+    fn has_anything(&self, ptr: &BlockPtr, tree: TreeId, dead: &mut Dead) -> bool {
+        let place = (ptr.addr, ptr.level);
+        if dead.get(&place).is_some_and(|lowest| ptr.first_key >= *lowest) {
+            return false;
+        }
         let block = self.read_sound_block(ptr, tree).ok();
         let block = block.or_else(|| self.what_is_left(ptr, &self.expect(ptr, tree), tree));
-        block.is_some_and(|block| {
+        let has_anything = block.is_some_and(|block| {
             let mut children = block.key_ptrs().iter();
-            block.is_leaf() || children.any(|child| self.has_anything(&child_of(&block, child), tree))
-        })
+            block.is_leaf() || children.any(|child| self.has_anything(&child_of(&block, child), tree, dead))
+        });
+        if !has_anything {
+            dead.entry(place)
+                .and_modify(|lowest| *lowest = ptr.first_key.min(*lowest))
+                .or_insert(ptr.first_key);
+        }
+        has_anything
     }
 
     /// The copy of which the most is left.
