@@ -59,6 +59,7 @@ pub fn main(args: &Args) -> Result<()> {
     }
     crate::long::kill9_share()?;
     crate::long::sqlite_share()?;
+    crate::long::coherence_share()?;
     println!("== all passed in {:.0} s", started.elapsed().as_secs_f64());
     Ok(())
 }

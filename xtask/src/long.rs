@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use clap::Args as ClapArgs;
+use cowshed_harness::need;
 
 use crate::run::{self, SHARE_MAX};
 
@@ -45,6 +46,19 @@ pub fn logcases(args: &Args) -> Result<()> {
 /// `cargo xtask turns`
 pub fn turns(args: &Args) -> Result<()> {
     build_and_run(&["cowshed-turns"], &args.args)
+}
+
+/// `cargo xtask coherence`
+pub fn coherence(args: &Args) -> Result<()> {
+    build_and_run(&["cowshed-coherence", "cowshed"], &args.args)
+}
+
+/// The share of coherence that every run of CI has: each kind of mount, other operations each day.
+pub fn coherence_share() -> Result<()> {
+    let seed = need::share_seed("coherence").to_string();
+    let args = ["--rounds", "18", "--rounds-per-volume", "2", "--seed", &seed];
+    let mut command = run::built("cowshed-coherence", &args);
+    run::run_within(SHARE_MAX, "18 rounds of coherence", &mut command)
 }
 
 /// All named cases of what a crash after fsync leaves, on all roads: less than a minute.

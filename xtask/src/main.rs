@@ -70,6 +70,9 @@ enum Command {
     /// The kernel and Cowshed take turns at volumes of snapshots, cut short by power failures:
     /// `--volumes N --seed S`
     Turns(long::Args),
+    /// Many processes at once on one mount; then all that Linux caches is compared with the volume:
+    /// `--rounds N --seed S [--variant NAME]`
+    Coherence(long::Args),
     /// XFS: `logs --count N --seed S`, dirty logs of the kernel's, recovered by us and by the
     /// kernel; `matrix [--all] [--small]`, volumes of every kind, filled by the kernel and read
     Xfs(long::Args),
@@ -111,6 +114,7 @@ fn run_command(command: Command) -> anyhow::Result<()> {
         Command::Kill9(args) => long::kill9(&args),
         Command::Logcases(args) => long::logcases(&args),
         Command::Turns(args) => long::turns(&args),
+        Command::Coherence(args) => long::coherence(&args),
         Command::Xfs(args) => xfs::main(&args),
         Command::Sqlite(args) => long::sqlite(&args),
         Command::Hunt => hunt::check(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use btrfs_store::space::Budget;
 use cowshed_vfs::acl::{Acl, DEFAULT_NAME};
-use cowshed_vfs::xattr::{self as rules, Namespace, Use};
+use cowshed_vfs::xattr::{self as rules, CAPABILITY_NAME, Namespace, Use};
 use cowshed_vfs::{Access, Error as Errno, SetXattrFlags, perm};
 
 use crate::access::{Caller, check_changeable};
@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::files::{Files, prepare_and_join, touch_inode};
 use crate::object::Inode;
 use crate::staged::Staged;
-use crate::xattr::{CAPABILITY_NAME, Effect, for_each_name, load, props, space_of, stage_remove, stage_set};
+use crate::xattr::{Effect, for_each_name, load, props, space_of, stage_remove, stage_set};
 
 fn check(caller: &Caller<'_>, inode: &Inode, name: &[u8], what: Use) -> Result<Namespace> {
     let space = space_of(name)?;

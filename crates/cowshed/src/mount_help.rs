@@ -100,6 +100,11 @@ pub const OPTIONS: &[MountOption] = &[
         "programs open files without asking the server: small files are read at the kernel's speed; \
          what may not be written is refused by the first write, and there are no atomic groups",
     ),
+    option(
+        &["noxattr"],
+        "the mount shows no extended attributes and access lists, and none can be set: listings as of \
+         ls -l, which ask for two of each file, cost no requests; modes alone permit",
+    ),
     option(&["fsname=NAME"], "shown as the source instead of the first target"),
     option(&["noloop"], "do not attach a loop device to an image file (root only)"),
     option(

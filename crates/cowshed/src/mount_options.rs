@@ -29,6 +29,8 @@ pub struct Options {
     pub default_permissions: bool,
     pub allow_other: Option<bool>,
     pub no_loop: bool,
+    /// The mount shows no extended attributes, and costs no requests for them.
+    pub no_xattrs: bool,
     pub source: Option<String>,
     pub log: Option<PathBuf>,
     /// Further devices of the volume, besides the targets.
@@ -318,6 +320,7 @@ fn one(options: &mut Options, name: &str, value: Option<&str>) -> Result<()> {
         ("log", Some(path)) => options.log = Some(path.into()),
         ("transport", Some(how)) => options.transport = transport(how)?,
         ("no_open", None) => options.formats.btrfs.fs.stateless_open = true,
+        ("noxattr", None) => options.no_xattrs = true,
         ("noloop", None) => options.no_loop = true,
         ("nobarrier", None) => bail!("nobarrier would let a crash destroy the volume: not supported"),
         ("discard", how) => options.formats.btrfs.engine.discard = discard(how)?,
@@ -550,6 +553,7 @@ mod tests {
         assert!(all.formats.no_log_replay && all.formats.btrfs.open.rescue.ignore_data_csums);
         assert_eq!(all.devices, [PathBuf::from("/dev/x")]);
         assert_eq!(all.transport, TransportChoice::Auto);
+        assert!(!all.no_xattrs && parse(&["noxattr".into()]).unwrap().no_xattrs);
         assert_eq!(
             parse(&["transport=dev".into()]).unwrap().transport,
             TransportChoice::Dev

@@ -31,7 +31,7 @@ pub use notifier::Notifier;
 /// of the same pages that have begun; they may need this very worker, so the wait must end.
 const DROP_WAIT: Duration = Duration::from_secs(1);
 
-/// What the thread is asked.
+/// What a thread is asked.
 enum Order {
     /// Content to drop.
     Drop { node: NodeId, ranges: Vec<Range<u64>> },
@@ -47,7 +47,7 @@ enum Order {
         name: Vec<u8>,
         expire: bool,
     },
-    /// Whom to tell when all that was ordered before is done.
+    /// Whom to tell when all that was ordered of the thread before is done.
     Tell(Sender<()>),
 }
 
@@ -56,74 +56,57 @@ impl Order {
     fn is_counted(&self) -> bool {
         matches!(self, Order::Drop { .. } | Order::Name { .. })
     }
+
+    fn obey(self, notifier: &Notifier, pending: &AtomicU64) {
+        match self {
+            Order::Drop { node, ranges } => {
+                drop_content(notifier, node, ranges);
+                pending.fetch_sub(1, Ordering::Release);
+            }
+            Order::DropThen { node, range, then } => {
+                drop_content(notifier, node, vec![range]);
+                then();
+            }
+            Order::Name { parent, name, expire } => {
+                if let Err(error) = notifier.inval_entry(parent, &name, expire) {
+                    tracing::debug!(%error, "a cached name was not dropped");
+                }
+                pending.fetch_sub(1, Ordering::Release);
+            }
+            // The waiting thread may have gone.
+            Order::Tell(done) => drop(done.send(())),
+        }
+    }
 }
 
-/// The kernel's caches, for a file system that changes what they hold. Has a thread of its own,
-/// because dropping content waits for requests that are being served.
+/// A thread that obeys orders one after the other. It ends with this value.
 #[derive(Debug)]
-pub struct KernelCaches {
-    notifier: Notifier,
+struct Queue {
     /// Some at a time: the thread is woken once for all of them.
     orders: Sender<Vec<Order>>,
-    /// Of the thread.
     mover: Mutex<Mover>,
     /// Orders to drop that are not done yet.
     pending: Arc<AtomicU64>,
-    /// The number of the mount's device, as mount tables have it.
-    device: Option<String>,
-    /// For what processes hold; where the device is known.
-    looks: Option<held::Looks>,
-    in_flight: Arc<InFlight>,
-    /// To the thread that drops what is below deleted subvolumes, once there was one.
-    pruning: OnceLock<Option<Sender<prune::Gone>>>,
 }
 
-impl KernelCaches {
-    /// Starts the thread; it ends with this value.
-    pub(crate) fn new(
-        notifier: Notifier,
-        device: Option<String>,
-        in_flight: Arc<InFlight>,
-    ) -> io::Result<KernelCaches> {
+impl Queue {
+    fn new(name: &str, notifier: &Notifier) -> io::Result<Queue> {
         let (sender, orders) = mpsc::channel::<Vec<Order>>();
         let (own_number, number) = mpsc::channel();
         let pending: Arc<AtomicU64> = Arc::default();
-        let (told, done) = (notifier.clone(), pending.clone());
-        std::thread::Builder::new().name("fuse-caches".into()).spawn(move || {
-            let (notifier, pending) = (told, done);
+        let (notifier, counted) = (notifier.clone(), pending.clone());
+        std::thread::Builder::new().name(name.into()).spawn(move || {
             // Another thread waits for it below.
             let _ = own_number.send(gettid());
             for order in orders.into_iter().flatten() {
-                match order {
-                    Order::Drop { node, ranges } => {
-                        drop_content(&notifier, node, ranges);
-                        pending.fetch_sub(1, Ordering::Release);
-                    }
-                    Order::DropThen { node, range, then } => {
-                        drop_content(&notifier, node, vec![range]);
-                        then();
-                    }
-                    Order::Name { parent, name, expire } => {
-                        if let Err(error) = notifier.inval_entry(parent, &name, expire) {
-                            tracing::debug!(%error, "a cached name was not dropped");
-                        }
-                        pending.fetch_sub(1, Ordering::Release);
-                    }
-                    // The waiting thread may have gone.
-                    Order::Tell(done) => drop(done.send(())),
-                }
+                order.obey(&notifier, &counted);
             }
         })?;
         let thread = number.recv().map_err(io::Error::other)?;
-        Ok(KernelCaches {
-            notifier,
+        Ok(Queue {
             orders: sender,
             mover: Mutex::new(Mover::of(thread)),
             pending,
-            looks: device.clone().map(held::Looks::new),
-            device,
-            in_flight,
-            pruning: OnceLock::new(),
         })
     }
 
@@ -137,13 +120,66 @@ impl KernelCaches {
             self.mover.lock().go_home(here);
         }
         if order(&self.orders, &self.pending, orders) && is_done.recv_timeout(DROP_WAIT).is_err() {
-            tracing::debug!("cached content goes later");
+            tracing::debug!("what is cached goes later");
         }
+    }
+
+    /// Orders something that is done some time, beside the calling thread.
+    fn order(&self, orders: Vec<Order>) {
+        self.will_not_wait();
+        order(&self.orders, &self.pending, orders);
     }
 
     /// The thread runs beside the calling one.
     fn will_not_wait(&self) {
         self.mover.lock().go(Place::Anywhere);
+    }
+
+    /// Returns when what was ordered before is done, or after a bounded time.
+    fn settle(&self) {
+        if self.pending.load(Ordering::Acquire) > 0 {
+            self.order_and_wait(Vec::new());
+        }
+    }
+}
+
+/// The kernel's caches, for a file system that changes what they hold. Has threads of its own,
+/// because dropping content waits for requests that are being served, and dropping a name for the
+/// lock of its directory.
+///
+/// These are two threads. A rename holds the locks of its directories while it waits for the lock
+/// of the file, which a direct write holds until its reply, which waits until content is dropped.
+/// So content must not wait for a name.
+#[derive(Debug)]
+pub struct KernelCaches {
+    notifier: Notifier,
+    contents: Queue,
+    names: Queue,
+    /// The number of the mount's device, as mount tables have it.
+    device: Option<String>,
+    /// For what processes hold; where the device is known.
+    looks: Option<held::Looks>,
+    in_flight: Arc<InFlight>,
+    /// To the thread that drops what is below deleted subvolumes, once there was one.
+    pruning: OnceLock<Option<Sender<prune::Gone>>>,
+}
+
+impl KernelCaches {
+    /// Starts the threads; they end with this value.
+    pub(crate) fn new(
+        notifier: Notifier,
+        device: Option<String>,
+        in_flight: Arc<InFlight>,
+    ) -> io::Result<KernelCaches> {
+        Ok(KernelCaches {
+            contents: Queue::new("fuse-caches", &notifier)?,
+            names: Queue::new("fuse-names", &notifier)?,
+            notifier,
+            looks: device.clone().map(held::Looks::new),
+            device,
+            in_flight,
+            pruning: OnceLock::new(),
+        })
     }
 
     /// The thread is started for the first deleted subvolume, and ends with this value.
@@ -195,8 +231,8 @@ fn inode_of_descriptor(pid: u32, fd: i64) -> Result<u64> {
 
 impl DropPages for KernelCaches {
     fn drop_then(&self, node: NodeId, range: Range<u64>, then: Box<dyn FnOnce() + Send>) {
-        self.will_not_wait();
-        let unsent = self.orders.send(vec![Order::DropThen { node, range, then }]);
+        self.contents.will_not_wait();
+        let unsent = self.contents.orders.send(vec![Order::DropThen { node, range, then }]);
         // The thread ends with this value, or by a panic.
         for order in unsent.err().into_iter().flat_map(|mpsc::SendError(orders)| orders) {
             if let Order::DropThen { then, .. } = order {
@@ -206,13 +242,12 @@ impl DropPages for KernelCaches {
     }
 
     fn drop_listings(&self, dirs: Vec<NodeId>) {
-        self.will_not_wait();
         let whole = 0..u64::MAX;
         let orders = dirs.into_iter().map(|node| Order::Drop {
             node,
             ranges: vec![whole.clone()],
         });
-        order(&self.orders, &self.pending, orders.collect());
+        self.contents.order(orders.collect());
     }
 }
 
@@ -226,7 +261,7 @@ impl Caches for KernelCaches {
     fn name_changed(&self, parent: NodeId, name: &[u8]) {
         self.attributes_changed(parent);
         let (name, expire) = (name.to_vec(), false);
-        self.order_and_wait(vec![Order::Name { parent, name, expire }]);
+        self.names.order_and_wait(vec![Order::Name { parent, name, expire }]);
     }
 
     fn subvolume_gone(&self, parent: NodeId, name: &[u8], remembered: Remembered) {
@@ -240,8 +275,9 @@ impl Caches for KernelCaches {
             name: name.to_vec(),
             expire,
         };
-        self.order_and_wait(vec![named(true)]);
-        let (orders, pending, dropped) = (self.orders.clone(), self.pending.clone(), vec![named(false)]);
+        self.names.order_and_wait(vec![named(true)]);
+        let (orders, pending) = (self.names.orders.clone(), self.names.pending.clone());
+        let dropped = vec![named(false)];
         let otherwise = Box::new(move || {
             order(&orders, &pending, dropped);
         });
@@ -272,18 +308,16 @@ impl Caches for KernelCaches {
     }
 
     fn content_changed(&self, node: NodeId, ranges: Vec<Range<u64>>) {
-        self.order_and_wait(vec![Order::Drop { node, ranges }]);
+        self.contents.order_and_wait(vec![Order::Drop { node, ranges }]);
     }
 
     fn content_lost(&self, node: NodeId, ranges: Vec<Range<u64>>) {
-        self.will_not_wait();
-        order(&self.orders, &self.pending, vec![Order::Drop { node, ranges }]);
+        self.contents.order(vec![Order::Drop { node, ranges }]);
     }
 
     fn settle(&self) {
-        if self.pending.load(Ordering::Acquire) > 0 {
-            self.order_and_wait(Vec::new());
-        }
+        self.contents.settle();
+        self.names.settle();
     }
 
     fn has_ended(&self, pid: u32) -> bool {

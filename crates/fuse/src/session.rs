@@ -83,6 +83,8 @@ pub struct SessionOptions {
     pub writeback_cache: bool,
     /// See [`Wishes::skip_open`].
     pub skip_open: bool,
+    /// See [`Wishes::skip_xattrs`].
+    pub skip_xattrs: bool,
     /// Largest read and write in one request, in bytes: 4096 to [`IO_BYTES_MAX`].
     pub io_bytes_max: usize,
     /// How far the kernel reads ahead in files read in order, in bytes. Only the superuser can have
@@ -126,6 +128,7 @@ impl Default for SessionOptions {
             spin: dev::LOOK,
             writeback_cache: false,
             skip_open: true,
+            skip_xattrs: false,
             io_bytes_max: IO_BYTES_MAX,
             readahead_bytes: READAHEAD_BYTES,
             on_panic: None,
@@ -235,6 +238,7 @@ impl Session {
             io_uring: queues.is_ok(),
             writeback_cache: options.writeback_cache,
             skip_open: options.skip_open && options.may_skip_open(),
+            skip_xattrs: options.skip_xattrs,
             background_max: BACKGROUND_MAX.min(crate::sys::background_max()),
         };
         let gates = queues.as_ref().map_or(workers, Prepared::gates).max(workers);

@@ -9,6 +9,9 @@ pub const NAME_BYTES_MAX: usize = 255;
 /// The longest value in bytes that Linux passes on.
 pub const VALUE_BYTES_MAX: usize = 65536;
 
+/// File capabilities: gone after a change of owner or content, as set-id bits are.
+pub const CAPABILITY_NAME: &[u8] = b"security.capability";
+
 /// The name space of an attribute, which decides about access to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Namespace {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use btrfs_format::Generation;
 use cowshed_vfs::perm::{self, Strips};
+use cowshed_vfs::xattr::CAPABILITY_NAME;
 use cowshed_vfs::{Context, Error as Errno, FileKind, PERM_MASK, SetAttr, SetTime, Timestamp};
 
 use crate::access::{Caller, check_writable};
@@ -12,7 +13,7 @@ use crate::file;
 use crate::files::{Files, prepare_and_join, touch_inode};
 use crate::object::{Inode, InodeAttr, flags};
 use crate::staged::Staged;
-use crate::xattr::{self, CAPABILITY_NAME, acl};
+use crate::xattr::{self, acl};
 use btrfs_store::space::{Budget, MetaReservation};
 
 /// Set-user-id and set-group-id.

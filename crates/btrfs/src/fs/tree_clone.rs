@@ -52,6 +52,9 @@ impl TreeClone for Cloning {
         if let Some(told) = &step.told {
             self.tell(told);
         }
+        if let Some(finished) = &step.finished {
+            drop(self.fs.telling(finished));
+        }
         Ok(match (step.is_done, step.refused) {
             (true, _) => TreeCloneStep::Done,
             (false, Some(refused)) => TreeCloneStep::Without(refused),

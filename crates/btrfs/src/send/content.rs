@@ -7,13 +7,13 @@ use std::ops::ControlFlow;
 use btrfs_format::{Key, KeyType, ObjectId, view};
 use btrfs_store::tree::compare::compare;
 use btrfs_stream::{Command, Time, Version};
+use cowshed_vfs::xattr::CAPABILITY_NAME;
 use cowshed_vfs::{FileKind, PERM_MASK, Timestamp};
 
 use super::Sender;
 use super::side::{Result, SendError};
 use crate::diff::changes::{self, Changed};
 use crate::object::InodeAttr;
-use crate::xattr::CAPABILITY_NAME;
 
 /// Set-user-id and set-group-id: a write may take them.
 const SET_ID_BITS: u32 = 0o6000;

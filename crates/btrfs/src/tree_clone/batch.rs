@@ -11,7 +11,7 @@ use btrfs_store::space::Budget;
 use btrfs_store::tree::{Item, Tree};
 use btrfs_store::txn::Batch;
 use cowshed_runtime::lock::RwLockReadGuard;
-use cowshed_vfs::{Access, Context, Error as Errno, FileKind, Timestamp};
+use cowshed_vfs::{Access, Context, Error as Errno, FileKind};
 use zerocopy::IntoBytes;
 
 use super::gather::Gathered;
@@ -58,8 +58,6 @@ pub(super) struct Target<'a> {
     pub(super) src_tree: &'a Arc<Tree>,
     /// The walk has not made the directory: the caller's permissions decide.
     pub(super) is_foreign: bool,
-    /// What the directory's mtime stays.
-    pub(super) mtime: Option<Timestamp>,
 }
 
 /// A name that was made.
@@ -196,9 +194,6 @@ pub(super) fn make(
     }
     let mut state = dir.attr.lock();
     dir::touch_dir(&mut state, join.generation(), now, plan.name_bytes, 0);
-    if let Some(mtime) = target.mtime {
-        state.attr.mtime = mtime;
-    }
     dir::note_names(dir, plan.new.iter().map(|new| new.name_hash));
     files.names().changed(plan.is_crowded);
     file::note_shared(files, &plan.shared.noted);

@@ -78,6 +78,8 @@ pub(crate) struct Step {
     pub(crate) is_done: bool,
     pub(crate) refused: Option<NotCloned>,
     pub(crate) told: Option<Told>,
+    /// This directory is done, and has the times of its source.
+    pub(crate) finished: Option<Arc<Inode>>,
 }
 
 impl Step {
@@ -85,6 +87,7 @@ impl Step {
         is_done: false,
         refused: None,
         told: None,
+        finished: None,
     };
 }
 
@@ -185,8 +188,10 @@ impl Walk {
             entries::list_some(frame)?;
         }
         if frame.queue.is_empty() {
-            self.go_on(files)?;
-            return Ok(Step::MORE);
+            return Ok(Step {
+                finished: self.go_on(files)?,
+                ..Step::MORE
+            });
         }
         // The step changes the frame, but for its queue.
         let mut queue = std::mem::take(&mut frame.queue);
@@ -243,7 +248,6 @@ impl Walk {
             dir: &frame.dst,
             src_tree: &frame.src.as_ref().unwrap_or(&frame.dst).tree,
             is_foreign: frame.src.is_none(),
-            mtime: frame.times.map(|(_, mtime)| mtime),
         };
         let room_bytes = sources.len() * NAME_BYTES + 4 * files.store().nodes().nodesize_bytes();
         let one = &sources[..1];
@@ -385,10 +389,11 @@ impl Walk {
         })
     }
 
-    /// All names of the directory on top are made: into one below it, or up.
-    fn go_on(&mut self, files: &Files) -> Result<()> {
+    /// All names of the directory on top are made: into one below it, or up. Gives a directory that
+    /// has got the times of its source.
+    fn go_on(&mut self, files: &Files) -> Result<Option<Arc<Inode>>> {
         let Some(frame) = self.frames.last_mut() else {
-            return Ok(());
+            return Ok(None);
         };
         if let Some(below) = frame.below.pop() {
             let src = files.objects().inodes.load(&below.subvol, below.src)?;
@@ -398,7 +403,7 @@ impl Walk {
             let are_there = is_there(&src) && is_there(&dst);
             let (true, Some(src), Some(dst)) = (are_there, &src, &dst) else {
                 src.iter().chain(&dst).for_each(|inode| reclaim::settle(files, inode));
-                return Ok(());
+                return Ok(None);
             };
             if self.frames.len() > 1 {
                 push_name(&mut self.path, &below.name);
@@ -414,19 +419,19 @@ impl Walk {
                 times: Some((attr.atime, attr.mtime)),
                 path_bytes: self.path.len(),
             });
-            return Ok(());
+            return Ok(None);
         }
         let done = self.frames.pop();
         self.path
             .truncate(self.frames.last().map_or(0, |frame| frame.path_bytes));
-        let Some(done) = done else { return Ok(()) };
+        let Some(done) = done else { return Ok(None) };
         if let Some(times) = done.times {
             keep_times(files, &done.dst, times)?;
         }
         for inode in done.src.iter().chain([&done.dst]) {
             reclaim::settle(files, inode);
         }
-        Ok(())
+        Ok(done.times.map(|_| done.dst))
     }
 }
 
@@ -437,8 +442,7 @@ fn push_name(path: &mut Vec<u8>, name: &[u8]) {
     path.extend_from_slice(name);
 }
 
-/// Gives a directory the times of its source, where names that came otherwise than in a batch have
-/// changed them.
+/// Gives a directory, whose names are made, the times of its source.
 fn keep_times(files: &Files, dir: &Arc<Inode>, (atime, mtime): (Timestamp, Timestamp)) -> Result<()> {
     let attr = dir.attr_now();
     if (attr.atime, attr.mtime) == (atime, mtime) || attr.nlink == 0 {

@@ -70,7 +70,9 @@ pub(super) fn attributes(source: &InodeAttr, at: &Place<'_>) -> InodeAttr {
         block_group: 0,
         atime: source.atime,
         ctime: at.now,
-        mtime: source.mtime,
+        // A directory gets its source's time when its names are made: front ends tell by that time
+        // whether a listing which they have cached is old.
+        mtime: if is_dir { at.now } else { source.mtime },
         otime: at.now,
     }
 }

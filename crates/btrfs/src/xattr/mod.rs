@@ -26,9 +26,6 @@ pub(crate) fn space_of(name: &[u8]) -> std::result::Result<Namespace, cowshed_vf
     Namespace::of_format(name, PROPERTY_PREFIX)
 }
 
-/// File capabilities: gone after a change of owner or content, as set-id bits are.
-pub(crate) const CAPABILITY_NAME: &[u8] = b"security.capability";
-
 fn item_key(ino: ObjectId, name: &[u8]) -> Key {
     Key::new(ino, KeyType::XATTR_ITEM, hash::name_hash(name))
 }

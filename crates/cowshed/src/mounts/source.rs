@@ -115,6 +115,7 @@ pub fn mount_options_of(options: &Options) -> SessionOptions {
             true => Permissions::Kernel,
             false => Permissions::Auto,
         },
+        skip_xattrs: options.no_xattrs,
         ..SessionOptions::default()
     }
 }

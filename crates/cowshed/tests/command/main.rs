@@ -25,6 +25,7 @@ mod mkfs_check;
 mod mount;
 mod moves;
 mod no_open;
+mod noxattr;
 mod offline;
 mod other_tools;
 mod receive;

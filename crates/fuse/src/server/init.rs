@@ -37,6 +37,9 @@ pub struct Wishes {
     pub writeback_cache: bool,
     /// Let the kernel skip OPEN where the file system allows it.
     pub skip_open: bool,
+    /// Have the kernel never ask for extended attributes: the mount shows none, and modes alone say
+    /// what is permitted where the kernel checks.
+    pub skip_xattrs: bool,
     /// Serve over io_uring. An offer that is taken binds: the kernel sends nothing until all queues
     /// are registered.
     pub io_uring: bool,
@@ -52,6 +55,8 @@ pub struct Agreed {
     pub flags: InitFlags,
     pub capabilities: Capabilities,
     pub checks: PermissionChecks,
+    /// See [`Wishes::skip_xattrs`].
+    pub skips_xattrs: bool,
 }
 
 impl Agreed {
@@ -109,7 +114,7 @@ pub fn agree(kernel: &InitInShort, flags2: u32, wishes: &Wishes, capabilities: C
     // The kernel takes POSIX_ACL as an order to check permissions itself.
     wanted.set(
         InitFlags::POSIX_ACL,
-        capabilities.posix_acl && wishes.checks == PermissionChecks::FrontEnd,
+        capabilities.posix_acl && !wishes.skip_xattrs && wishes.checks == PermissionChecks::FrontEnd,
     );
     // Without either, the kernel removes set-id bits by a SETATTR of the mode before the write. It
     // comes with the caller's user, which need not be the owner, and leaves set-group-id where the
@@ -132,6 +137,7 @@ pub fn agree(kernel: &InitInShort, flags2: u32, wishes: &Wishes, capabilities: C
         flags,
         capabilities,
         checks: wishes.checks,
+        skips_xattrs: wishes.skip_xattrs,
     }
 }
 
@@ -165,6 +171,7 @@ mod tests {
         io_bytes_max: 1 << 20,
         writeback_cache: false,
         skip_open: true,
+        skip_xattrs: false,
         io_uring: false,
         background_max: BACKGROUND_MAX,
     };

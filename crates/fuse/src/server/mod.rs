@@ -19,6 +19,7 @@ mod late;
 mod listings;
 mod ops;
 mod reply;
+mod told;
 mod waits;
 
 use std::any::Any;
@@ -43,6 +44,7 @@ use late::{Lent, Owed, Synced};
 pub use late::{Post, SendLate};
 use listings::Listings;
 pub use reply::{HEAD_BYTES_MAX, Reply};
+use told::{Begun, Told};
 use waits::Waits;
 
 /// Called with a description when the file system panicked. The file system should refuse changes
@@ -79,6 +81,7 @@ pub struct Server {
     in_flight: Arc<InFlight>,
     waits: Waits,
     listings: Listings,
+    told: Told,
 }
 
 impl Server {
@@ -97,6 +100,7 @@ impl Server {
             direct: Arc::new(DirectWrites::new(wishes.background_max)),
             waits: Waits::default(),
             listings: Listings::default(),
+            told: Told::default(),
         }
     }
 

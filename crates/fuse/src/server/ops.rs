@@ -4,11 +4,12 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use cowshed_vfs::fs::NewNode;
+use cowshed_vfs::xattr::CAPABILITY_NAME;
 use cowshed_vfs::*;
 
 use super::direct::range_of;
 use super::reply::{self, DirWriter, Reply};
-use super::{Agreed, Server};
+use super::{Agreed, Begun, Server};
 use crate::proto::flags::*;
 use crate::proto::wire::*;
 use crate::proto::{Operation, Request};
@@ -55,6 +56,7 @@ impl Server {
         let node = NodeId(request.header.nodeid);
         let ctx = || self.context(request, 0);
         let fs = &*self.fs;
+        let begun = self.told.begin();
         match request.op {
             Operation::Init { .. } | Operation::Destroy | Operation::NotifyReply => {}
             Operation::Forget { nlookup } => self.forget(node.0, nlookup),
@@ -65,11 +67,18 @@ impl Server {
 
             // The kernel resolves both names itself, but for file handles: by number, and from a
             // directory upwards.
-            Operation::Lookup { name: b"." } => out.put(&reply::entry_out(&fs.lookup_node(&ctx(), node)?)),
-            Operation::Lookup { name: b".." } => out.put(&reply::entry_out(&fs.lookup_parent(&ctx(), node)?)),
+            Operation::Lookup { name: name @ (b"." | b"..") } => {
+                let entry = match name {
+                    b"." => fs.lookup_node(&ctx(), node)?,
+                    _ => fs.lookup_parent(&ctx(), node)?,
+                };
+                self.tell(request, entry.node, begun);
+                out.put(&reply::entry_out(&entry));
+            }
             Operation::Lookup { name } => match fs.lookup(&ctx(), node, name)? {
                 Lookup::Found(entry) => {
                     self.note_lookup(request.header.pid, node, name, entry.attr.kind);
+                    self.tell(request, entry.node, begun);
                     out.put(&reply::entry_out(&self.with_validity(&entry)));
                 }
                 Lookup::Absent { valid } if valid.is_zero() => return Err(Error::NotFound),
@@ -79,18 +88,23 @@ impl Server {
                 let handle = (args.getattr_flags & GETATTR_FH != 0).then_some(Handle(args.fh));
                 self.direct.pages.tell_attributes(node);
                 let attr = fs.getattr(&ctx(), node, handle)?;
+                self.tell(request, node, begun);
                 out.put(&reply::attr_out(&attr, self.usual_validity(agreed)));
             }
             Operation::Statx(args) => {
                 let handle = (args.getattr_flags & GETATTR_FH != 0).then_some(Handle(args.fh));
                 self.direct.pages.tell_attributes(node);
                 let attr = fs.getattr(&ctx(), node, handle)?;
+                self.tell(request, node, begun);
                 out.put(&reply::statx_out(&attr, self.usual_validity(agreed)));
             }
             Operation::Setattr(args) => {
                 let (handle, mut set) = set_attr(&args);
                 let ctx = ctx();
                 set.kill_suidgid |= set.size_bytes.is_some() && strips_unasked(agreed, &ctx);
+                if agreed.skips_xattrs && set.size_bytes.is_some() {
+                    self.remove_capability(&ctx, node)?;
+                }
                 let attr = fs.setattr(&ctx, node, handle, &set)?;
                 let valid = self.validity(node, self.usual_validity(agreed));
                 out.put(&reply::attr_out(&attr, valid));
@@ -105,6 +119,7 @@ impl Server {
             }
             Operation::Symlink { name, target } => {
                 out.put(&reply::entry_out(&fs.symlink(&ctx(), node, name, target)?));
+                self.changed(request, node);
             }
             Operation::Mknod { args, name } => {
                 let kind = FileKind::from_mode(args.mode).ok_or(Error::Invalid)?;
@@ -115,13 +130,21 @@ impl Server {
                 };
                 let ctx = self.context(request, args.umask);
                 out.put(&reply::entry_out(&fs.mknod(&ctx, node, name, new)?));
+                self.changed(request, node);
             }
             Operation::Mkdir { args, name } => {
                 let ctx = self.context(request, args.umask);
                 out.put(&reply::entry_out(&fs.mkdir(&ctx, node, name, args.mode & PERM_MASK)?));
+                self.changed(request, node);
             }
-            Operation::Unlink { name } => fs.unlink(&ctx(), node, name)?,
-            Operation::Rmdir { name } => fs.rmdir(&ctx(), node, name)?,
+            Operation::Unlink { name } => {
+                fs.unlink(&ctx(), node, name)?;
+                self.changed(request, node);
+            }
+            Operation::Rmdir { name } => {
+                fs.rmdir(&ctx(), node, name)?;
+                self.changed(request, node);
+            }
             Operation::Rename {
                 newdir,
                 flags,
@@ -129,11 +152,21 @@ impl Server {
                 newname,
             } => {
                 let flags = RenameFlags::from_bits(flags).ok_or(Error::Invalid)?;
-                fs.rename(&ctx(), node, name, NodeId(newdir), newname, flags)?;
+                let (from, to) = ((node, name), (NodeId(newdir), newname));
+                fs.rename(&ctx(), from.0, from.1, to.0, to.1, flags)?;
+                self.changed(request, node);
+                self.changed(request, to.0);
+                if self.told.change_one(request.header.pid) {
+                    let other = flags.contains(RenameFlags::EXCHANGE).then_some(from);
+                    for (dir, name) in [to].into_iter().chain(other) {
+                        self.moved(request, dir, name);
+                    }
+                }
             }
             Operation::Link { oldnodeid, newname } => {
                 let entry = fs.link(&ctx(), NodeId(oldnodeid), node, newname)?;
                 out.put(&reply::entry_out(&self.with_validity(&entry)));
+                self.changed(request, node);
             }
             Operation::Access { mask } => match agreed.checks {
                 PermissionChecks::FrontEnd => return Err(Error::NotImplemented),
@@ -143,6 +176,14 @@ impl Server {
             },
             Operation::Statfs => out.put(&reply::statfs_out(&fs.statfs(&ctx(), node)?)),
             Operation::Syncfs => fs.syncfs(&ctx(), node).map_err(never_skipped)?,
+            Operation::Setxattr { .. }
+            | Operation::Getxattr { .. }
+            | Operation::Listxattr { .. }
+            | Operation::Removexattr { .. }
+                if agreed.skips_xattrs =>
+            {
+                return Err(Error::NotImplemented);
+            }
             Operation::Setxattr { args, name, value } => {
                 let mut flags = SetXattrFlags::from_bits_truncate(args.flags & 3);
                 let ctx = ctx();
@@ -155,6 +196,7 @@ impl Server {
                 };
                 flags.set(SetXattrFlags::KILL_SGID, kills_sgid);
                 fs.setxattr(&ctx, node, name, value, flags)?;
+                self.changed(request, node);
             }
             Operation::Getxattr { size, name } => {
                 let bytes = fs.getxattr(&ctx(), node, name, out.room(size))?;
@@ -164,7 +206,10 @@ impl Server {
                 let bytes = fs.listxattr(&ctx(), node, out.room(size))?;
                 put_sized(out, size, bytes);
             }
-            Operation::Removexattr { name } => fs.removexattr(&ctx(), node, name)?,
+            Operation::Removexattr { name } => {
+                fs.removexattr(&ctx(), node, name)?;
+                self.changed(request, node);
+            }
             _ => return self.dispatch_open(request, agreed, out),
         }
         Ok(())
@@ -191,6 +236,7 @@ impl Server {
                 let ctx = self.context(request, args.umask);
                 let open = open_request(args.flags, args.open_flags);
                 let (entry, opened) = fs.create(&ctx, node, name, args.mode & PERM_MASK, &open)?;
+                self.changed(request, node);
                 self.put_created(agreed, &entry, opened, out);
             }
             Operation::Tmpfile { args } => {
@@ -233,8 +279,10 @@ impl Server {
                 let listings = (!fs.is_shared()).then_some(&self.listings);
                 let mut choice = listings.map(|all| all.choose(request.header.pid, node, args.offset == 0));
                 let wants = &mut |dirent: &DirEntry<'_>| choice.as_mut().is_some_and(|choice| choice.wants(dirent));
+                let (begun, mut told) = (self.told.begin(), Vec::new());
                 let sink = &mut |dirent: DirEntry<'_>, entry: Option<&Entry>| {
                     let entry = entry.map(|entry| self.with_validity(entry));
+                    told.extend(entry.map(|entry| entry.node));
                     taken(list.push(&dirent, Some(entry.as_ref())))
                 };
                 match fs.readdirplus(&ctx(), node, Handle(args.fh), args.offset, wants, sink) {
@@ -249,6 +297,7 @@ impl Server {
                 if let Some((listings, choice)) = listings.zip(choice) {
                     self.drop_listings(listings.made(choice));
                 }
+                told.into_iter().for_each(|node| self.tell(request, node, begun));
                 let used = list.used();
                 out.filled(used);
             }
@@ -267,6 +316,7 @@ impl Server {
             Operation::Fallocate(args) => {
                 let mode = FallocateFlags::from_bits(args.mode).ok_or(Error::NotSupported)?;
                 fs.fallocate(&ctx(), node, Handle(args.fh), args.offset, args.length, mode)?;
+                self.changed(request, node);
             }
             Operation::Lseek(args) => {
                 let what = match args.whence as i32 {
@@ -295,6 +345,34 @@ impl Server {
             _ => return Err(Error::NotImplemented),
         }
         Ok(())
+    }
+
+    /// Attributes of a node that were taken since `begun` are in the reply.
+    fn tell(&self, request: &Request<'_>, node: NodeId, begun: Begun) {
+        if self.told.tell(node, request.header.pid, begun) {
+            self.drop_attributes(node);
+        }
+    }
+
+    /// The kernel marks attributes of this node as stale, but takes older ones from replies.
+    fn changed(&self, request: &Request<'_>, node: NodeId) {
+        if self.told.change(node, request.header.pid) {
+            self.drop_attributes(node);
+        }
+    }
+
+    /// [`Server::changed`] of what has a new name.
+    fn moved(&self, request: &Request<'_>, dir: NodeId, name: &[u8]) {
+        if let Ok(Lookup::Found(entry)) = self.fs.lookup(&self.context(request, 0), dir, name) {
+            self.changed(request, entry.node);
+            self.fs.forget(entry.node, 1);
+        }
+    }
+
+    fn drop_attributes(&self, node: NodeId) {
+        if let Some(caches) = self.caches() {
+            caches.attributes_changed(node);
+        }
     }
 
     /// The reply to CREATE and TMPFILE. Where the kernel skips OPEN, some versions never close what
@@ -350,7 +428,23 @@ impl Server {
         flags.set(WriteFlags::APPEND, may_append && self.fs.is_shared());
         // Nor does O_SYNC: the kernel sends FSYNC after such a write, buffered or direct (tested on
         // a mount).
+        let skips_xattrs = self.agreed().is_some_and(|agreed| agreed.skips_xattrs);
+        if skips_xattrs && !flags.intersects(WriteFlags::FROM_CACHE | WriteFlags::DIRECT) {
+            self.remove_capability(ctx, node)?;
+        }
         self.fs.write(ctx, node, Handle(args.fh), args.offset, data, flags)
+    }
+
+    /// Before a change of contents of which Linux would remove the capability by itself, if it knew
+    /// that there are extended attributes.
+    fn remove_capability(&self, ctx: &Context, node: NodeId) -> Result<()> {
+        if self.fs.getxattr(ctx, node, CAPABILITY_NAME, &mut []).is_err() {
+            return Ok(());
+        }
+        match self.fs.removexattr(ctx, node, CAPABILITY_NAME) {
+            Err(Error::NoData) => Ok(()),
+            removed => removed,
+        }
     }
 
     /// A name was looked up, which listings learn from.

@@ -16,6 +16,7 @@ const WISHES: Wishes = Wishes {
     io_bytes_max: 64 << 10,
     writeback_cache: false,
     skip_open: false,
+    skip_xattrs: false,
     io_uring: false,
     background_max: 128,
 };

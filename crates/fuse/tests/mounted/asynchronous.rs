@@ -203,3 +203,63 @@ fn size_is_known_after_truncation_during_asynchronous_direct_write() {
         assert_eq!(fs::read(&path).unwrap().len() as u64, asked.0, "truncated to {size}");
     }
 }
+
+/// A rename holds the locks of its directories while it waits for the file's, which a direct write
+/// holds until it is acknowledged. Dropping a name waits for the lock of its directory: were pages
+/// dropped behind that, by the same thread, none of the three would end.
+#[test]
+fn direct_write_is_acknowledged_while_name_cannot_be_dropped() {
+    let Some(_turn) = turn("direct_write_is_acknowledged_while_name_cannot_be_dropped") else {
+        return;
+    };
+    let mount = Mount::new(|_| {});
+    let dir = mount.path("dir");
+    fs::create_dir(&dir).unwrap();
+    fs::write(mount.path("f"), [b'a'; 2 * BLOCK]).unwrap();
+    // Without pages: the test ends where it fails, too.
+    File::create(dir.join("held"))
+        .unwrap()
+        .set_len(2 * BLOCK as u64)
+        .unwrap();
+    let (held, file) = (
+        open(&dir.join("held"), libc::O_DIRECT),
+        open(&mount.path("f"), libc::O_DIRECT),
+    );
+    // Pages to drop.
+    fs::read(mount.path("f")).unwrap();
+    mount.fs.write_waits_for_read.store(true, SeqCst);
+    let node = cowshed_vfs::NodeId(fs::metadata(&dir).unwrap().ino());
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        // Not by io_uring: the caller holds the lock.
+        let writing = scope.spawn(|| held.write_at(&Block([b'b'; BLOCK]).0, 0));
+        wait_until_held(&mount);
+        let renaming = scope.spawn(|| fs::rename(dir.join("held"), dir.join("moved")));
+        // It returns after some time all the same, which shows that the rename has the lock.
+        let tries = (0..100).take_while(|_| is_fast(|| mount.caches.name_changed(node, b"absent")));
+        let tries = tries
+            .inspect(|_| std::thread::sleep(std::time::Duration::from_millis(10)))
+            .count();
+        scope.spawn(|| {
+            let block = Block([b'c'; BLOCK]);
+            done.send(file.write_at(&block.0, 0)).unwrap();
+        });
+        let written = is_done.recv_timeout(std::time::Duration::from_secs(5));
+        // Ends the write that is held, and the rename.
+        let mut read = Block([0; BLOCK]);
+        held.read_at(&mut read.0, BLOCK as u64).unwrap();
+        writing.join().unwrap().unwrap();
+        renaming.join().unwrap().unwrap();
+        assert!(tries < 100, "the name could be dropped");
+        assert_eq!(written.expect("it does not wait for the name").unwrap(), BLOCK);
+    });
+    assert_eq!(fs::read(mount.path("f")).unwrap()[..BLOCK], [b'c'; BLOCK]);
+    drop((held, file));
+    mount.end();
+}
+
+fn is_fast(work: impl FnOnce()) -> bool {
+    let began = std::time::Instant::now();
+    work();
+    began.elapsed() < std::time::Duration::from_millis(500)
+}

@@ -6,8 +6,11 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::sync::atomic::Ordering::SeqCst;
+use std::thread;
 
 use cowshed_fuse::Permissions;
+use rustix::fs::{AtFlags, CWD, StatxFlags, XattrFlags};
 
 use crate::support::*;
 
@@ -353,4 +356,34 @@ fn an_access_list_shows_in_the_mode_whichever_side_checks_permissions() {
         assert_eq!(known_mode(&path), 0o644, "{permissions:?}");
         mount.end();
     }
+}
+
+#[test]
+fn attributes_from_before_a_change_that_overtakes_their_reply_do_not_stay() {
+    let Some(_turn) = turn("attributes_from_before_a_change_that_overtakes_their_reply_do_not_stay") else {
+        return;
+    };
+    let mount = Mount::new(|_| {});
+    let path = mount.path("f");
+    File::create(&path).unwrap();
+    let ctime = |flags| {
+        let stat = rustix::fs::statx(CWD, &path, flags, StatxFlags::CTIME).unwrap();
+        (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec)
+    };
+    for value in [b"1", b"2"] {
+        let before = ctime(AtFlags::STATX_FORCE_SYNC);
+        mount.fs.getattr_waits_for_xattr.store(true, SeqCst);
+        thread::scope(|scope| {
+            let asking = scope.spawn(|| ctime(AtFlags::STATX_FORCE_SYNC));
+            while mount.fs.getattr_waits_for_xattr.load(SeqCst) {
+                thread::yield_now();
+            }
+            rustix::fs::setxattr(&path, "user.note", value, XattrFlags::empty()).unwrap();
+            asking.join().unwrap();
+        });
+        let known = ctime(AtFlags::empty());
+        assert!(known > before);
+        assert_eq!(known, ctime(AtFlags::STATX_FORCE_SYNC));
+    }
+    mount.end();
 }

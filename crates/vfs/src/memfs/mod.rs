@@ -74,6 +74,11 @@ pub struct MemFs {
     pub write_waits_for_read: AtomicBool,
     /// Calls of `read` so far.
     reads: AtomicU64,
+    /// The next `getattr` gives what it found only after an extended attribute was set, to test
+    /// what front ends make of attributes that are old by then.
+    pub getattr_waits_for_xattr: AtomicBool,
+    /// Extended attributes that were set so far.
+    xattrs_set: AtomicU64,
     /// While true, the ioctl [`WAIT`] waits.
     pub holds_waits: Arc<AtomicBool>,
     /// What `init` fails with, to test that front ends give up in order.
@@ -110,6 +115,16 @@ fn now() -> Timestamp {
     SystemEnv.now()
 }
 
+/// Where that is wanted, once: waits until one more was counted.
+fn wait_for_next(counted: &AtomicU64, is_wanted: &AtomicBool) {
+    let before = counted.load(Ordering::SeqCst);
+    if is_wanted.swap(false, Ordering::SeqCst) {
+        while counted.load(Ordering::SeqCst) == before {
+            SystemEnv.sleep(Duration::from_millis(1));
+        }
+    }
+}
+
 impl MemFs {
     /// An empty file system whose root belongs to the calling user.
     pub fn new(options: Options) -> MemFs {
@@ -131,6 +146,8 @@ impl MemFs {
             synced: AtomicU64::new(0),
             sync_takes_millis: AtomicU64::new(0),
             write_waits_for_read: AtomicBool::new(false),
+            getattr_waits_for_xattr: AtomicBool::new(false),
+            xattrs_set: AtomicU64::new(0),
             reads: AtomicU64::new(0),
             holds_waits: Arc::default(),
             init_error: None,
@@ -179,12 +196,12 @@ impl MemFs {
 
     /// See [`MemFs::write_waits_for_read`].
     fn wait_for_read(&self) {
-        let before = self.reads.load(Ordering::SeqCst);
-        if self.write_waits_for_read.swap(false, Ordering::SeqCst) {
-            while self.reads.load(Ordering::SeqCst) == before {
-                SystemEnv.sleep(Duration::from_millis(1));
-            }
-        }
+        wait_for_next(&self.reads, &self.write_waits_for_read);
+    }
+
+    /// See [`MemFs::getattr_waits_for_xattr`].
+    fn wait_for_xattr(&self) {
+        wait_for_next(&self.xattrs_set, &self.getattr_waits_for_xattr);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

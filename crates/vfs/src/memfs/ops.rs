@@ -234,7 +234,9 @@ impl FileSystem for MemFs {
     }
 
     fn getattr(&self, _ctx: &Context, node: NodeId, _handle: Option<Handle>) -> Result<Attr> {
-        self.lock().attr(node)
+        let found = self.lock().attr(node);
+        self.wait_for_xattr();
+        found
     }
 
     fn setattr(&self, ctx: &Context, node: NodeId, handle: Option<Handle>, set: &SetAttr) -> Result<Attr> {
@@ -613,6 +615,7 @@ impl FileSystem for MemFs {
         }
         n.xattrs.insert(name.to_vec(), value.to_vec());
         n.ctime = now();
+        self.xattrs_set.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
 

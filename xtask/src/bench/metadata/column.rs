@@ -13,8 +13,8 @@ pub enum Column {
     Kernel,
     Uring,
     Dev,
-    /// Over io_uring, with `no_open`.
-    NoOpen,
+    /// Over io_uring, with `no_open` and `noxattr`: the fewest requests.
+    Fewest,
     /// Over io_uring, for one user: Cowshed checks permissions.
     Private,
     EmptyUring,
@@ -28,7 +28,7 @@ impl Column {
         Column::Kernel,
         Column::Uring,
         Column::Dev,
-        Column::NoOpen,
+        Column::Fewest,
         Column::Private,
         Column::EmptyUring,
         Column::EmptyDev,
@@ -41,7 +41,7 @@ impl Column {
             Column::Kernel => "kernel",
             Column::Uring => "uring",
             Column::Dev => "dev",
-            Column::NoOpen => "no-open",
+            Column::Fewest => "fewest",
             Column::Private => "private",
             Column::EmptyUring => "empty-uring",
             Column::EmptyDev => "empty-dev",
@@ -55,7 +55,7 @@ impl Column {
             Column::Kernel => "kernel",
             Column::Uring => "Cowshed, io_uring",
             Column::Dev => "Cowshed, /dev/fuse",
-            Column::NoOpen => "Cowshed, io_uring, no_open",
+            Column::Fewest => "Cowshed, io_uring, no_open and noxattr",
             Column::Private => "Cowshed, io_uring, private",
             Column::EmptyUring => "empty server, io_uring",
             Column::EmptyDev => "empty server, /dev/fuse",
@@ -74,10 +74,14 @@ impl Column {
         matches!(self, Column::EmptyUring | Column::EmptyDev)
     }
 
+    pub fn has_xattrs(self) -> bool {
+        self != Column::Fewest
+    }
+
     fn is_over_uring(self) -> bool {
         matches!(
             self,
-            Column::Uring | Column::NoOpen | Column::Private | Column::EmptyUring
+            Column::Uring | Column::Fewest | Column::Private | Column::EmptyUring
         )
     }
 
@@ -115,7 +119,7 @@ impl Place {
             Column::Kernel => Mount::Volume(Mounted::new(Side::Kernel, dir, "")?),
             Column::Uring => Mount::Volume(ours("transport=uring")?),
             Column::Dev => Mount::Volume(ours("transport=dev")?),
-            Column::NoOpen => Mount::Volume(ours("transport=uring,no_open")?),
+            Column::Fewest => Mount::Volume(ours("transport=uring,no_open,noxattr")?),
             Column::Private => Mount::Volume(ours("transport=uring,private")?),
             Column::EmptyUring => Mount::Empty(EmptyServer::new(dir, "uring")?),
             Column::EmptyDev => Mount::Empty(EmptyServer::new(dir, "dev")?),

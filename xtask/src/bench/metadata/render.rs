@@ -38,9 +38,9 @@ pub fn render(results: &Results, args: &Args) -> String {
 
 /// The table of docs/MOUNT.md: programs, and calls by one caller, on both transports.
 pub fn for_users(results: &Results) -> String {
-    const COLUMNS: [Column; 4] = [Column::Uring, Column::NoOpen, Column::Private, Column::Dev];
+    const COLUMNS: [Column; 4] = [Column::Uring, Column::Fewest, Column::Private, Column::Dev];
     let mut text = String::from(
-        "\n| | kernel's btrfs | over io_uring | io_uring, no_open | io_uring, private | over /dev/fuse |\n\
+        "\n| | kernel's btrfs | over io_uring | io_uring, no_open and noxattr | io_uring, private | over /dev/fuse |\n\
          |---|---:|---:|---:|---:|---:|\n",
     );
     for kind in [Kind::Commands, Kind::Names] {
