@@ -39,9 +39,7 @@ impl Forest {
         let root_tree = Arc::new(Tree::new(TreeId::ROOT, store.clone(), root));
         let chunk_tree = Arc::new(Tree::new(TreeId::CHUNK, store.clone(), chunk_root));
         let mut trees = HashMap::from([(TreeId::ROOT, root_tree.clone()), (TreeId::CHUNK, chunk_tree)]);
-        if let Some(addr) = store.volume().options().rescue.top_level_root
-            && store.volume().is_read_only()
-        {
+        if let Some(addr) = store.volume().options().rescue.top_level_root {
             let block = store.volume().block_at(addr, TreeId::FS)?;
             let root = RootPtr {
                 addr,

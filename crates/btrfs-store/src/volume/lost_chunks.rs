@@ -124,13 +124,17 @@ impl Volume {
         };
         let expect = self.expect(&ptr, TreeId::CHUNK);
         let sectorsize_bytes = self.geometry.sectorsize_bytes;
+        // What was not committed, or is of an earlier file system with the same uuid: all others
+        // count more.
+        let is_committed = ptr.generation <= self.superblock.read().generation.into();
+        let generation = if is_committed { ptr.generation } else { Generation(0) };
         if let Ok(leaf) = TreeBlock::verify(bytes.to_vec(), &expect) {
-            found.add_leaf(&leaf, leaf.generation(), sectorsize_bytes);
+            found.add_leaf(&leaf, generation, sectorsize_bytes);
             return;
         }
-        // What a leaf without its checksum says may be wrong: all others count more.
+        // What a leaf without its checksum says may be wrong: it counts as little.
         let generation = match TreeBlock::has_checksum(bytes, &expect) {
-            true => ptr.generation,
+            true => generation,
             false if self.options.rescue.ignore_meta_csums => Generation(0),
             false => return,
         };

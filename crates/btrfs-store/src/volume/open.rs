@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use btrfs_format::features::super_flags;
 use btrfs_format::items::DevItem;
 use btrfs_format::superblock::RootBackup;
-use btrfs_format::{Access, DevId, Key, KeyType, LogicalAddr, ObjectId, Superblock, TreeBlock, TreeId, view};
+use btrfs_format::{
+    Access, DevId, Generation, Key, KeyType, LogicalAddr, ObjectId, Superblock, TreeBlock, TreeId, view,
+};
 use cowshed_device::BlockDevice;
 use cowshed_runtime::lock::RwLock;
 
@@ -47,6 +49,19 @@ pub(super) fn open(devices: Vec<Arc<dyn BlockDevice>>, options: &OpenOptions) ->
         return Err(Error::Refused {
             what: format!("{}: the first superblock is gone: only read-only", f.device.name()),
         });
+    }
+    let of_the_past = options.rescue.tree_root.or(options.rescue.top_level_root);
+    if let Some(root) = of_the_past.filter(|_| !options.read_only) {
+        return Err(Error::Refused {
+            what: format!("the root at {root} is one of the past: it is used only read-only"),
+        });
+    }
+    if options.rescue.top_level_root.is_some() {
+        if options.rescue.tree_root.is_none() {
+            tracing::warn!("checksums of data are those of the newest root: files may have later contents");
+        }
+        // What the log says is of the newest root.
+        superblock.log_root = 0.into();
     }
     if let Some(root) = options.rescue.tree_root {
         return open_by_root(&found, superblock, root, options);
@@ -98,7 +113,7 @@ pub(super) fn open(devices: Vec<Arc<dyn BlockDevice>>, options: &OpenOptions) ->
         }
     }
     match searched.filter(|_| is_salvaging) {
-        Some(volume) => open_by_search(volume, first_error),
+        Some(volume) => open_by_search(volume, found[0].superblock.generation.into(), first_error),
         None => Err(first_error),
     }
 }
@@ -126,11 +141,6 @@ fn open_by_root(
     root: LogicalAddr,
     options: &OpenOptions,
 ) -> Result<Volume> {
-    if !options.read_only {
-        return Err(Error::Refused {
-            what: format!("the root at {root} is one of the past: it is used only read-only"),
-        });
-    }
     // A log that a crash left belongs to the newest root, and there is none here.
     superblock.log_root = 0.into();
     let mut volume = match open_at(found, superblock, options) {
@@ -184,16 +194,18 @@ fn open_without_chunk_tree(
         }
         None => match check_root(&volume) {
             Ok(()) => Ok(volume),
-            Err(error) => open_by_search(volume, error),
+            Err(error) => open_by_search(volume, superblock.generation.into(), error),
         },
     }
 }
 
-/// Opens by the newest root that a search finds and that leads to files. Without one, the error is
-/// that of the superblock's own root.
-fn open_by_search(mut volume: Volume, first_error: Error) -> Result<Volume> {
+/// Opens by the newest root that a search finds and that leads to files. Those of the superblock's
+/// generation `last` and before come first: later ones were not committed, or are of an earlier file
+/// system with the same uuid. Without a root, the error is that of the superblock's own.
+fn open_by_search(mut volume: Volume, last: Generation, first_error: Error) -> Result<Volume> {
     tracing::warn!(error = %first_error, "no root that the superblock names leads to files: searching for others");
-    let candidates = volume.find_roots(&RootSearch::of(TreeId::ROOT), &mut |_, _| {});
+    let mut candidates = volume.find_roots(&RootSearch::of(TreeId::ROOT), &mut |_, _| {});
+    candidates.sort_by_key(|candidate| candidate.generation > last);
     for candidate in candidates.into_iter().take(ROOTS_TRIED_MAX) {
         let (address, generation) = (candidate.addr.get(), candidate.generation.get());
         volume.use_root(&BlockPtr {

@@ -12,10 +12,11 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use btrfs_format::block::{Header, LEVEL_MAX};
 use btrfs_format::features::block_group;
-use btrfs_format::{BlockExpect, Generation, KeyType, LogicalAddr, ObjectId, TreeBlock, TreeId, view};
+use btrfs_format::{BlockExpect, Generation, KeyType, LogicalAddr, ObjectId, TreeBlock, TreeId, Uuid, view};
 use zerocopy::FromBytes as _;
 
 use super::chunk::Piece;
+use super::salvage::Dead;
 use super::{BlockPtr, Volume};
 use crate::error::{Error, Result};
 
@@ -216,11 +217,15 @@ impl Volume {
         (LogicalAddr::from(header.bytenr) == addr).then_some(header)
     }
 
-    /// The header of a block of this volume, wherever it lies.
+    /// The header of a block of this volume, wherever it lies. An earlier file system on the device
+    /// may have had the same uuid (`mkfs -U`), but not the same uuid of its chunk tree, once that is
+    /// known.
     pub(super) fn header_of<'a>(&self, bytes: &'a [u8]) -> Option<&'a Header> {
         let (header, _) = Header::ref_from_prefix(bytes).ok()?;
-        let is_ours = header.fsid == self.geometry.metadata_fsid && header.level <= LEVEL_MAX;
-        is_ours.then_some(header)
+        let is_of_chunk_tree =
+            self.chunk_tree_uuid == Uuid::default() || header.chunk_tree_uuid == self.chunk_tree_uuid;
+        let is_ours = header.fsid == self.geometry.metadata_fsid && is_of_chunk_tree;
+        (is_ours && header.level <= LEVEL_MAX).then_some(header)
     }
 
     fn has_checksum(&self, bytes: &[u8]) -> bool {
@@ -281,14 +286,16 @@ impl Volume {
             level: superblock.root_level,
             first_key: None,
         };
-        let mut todo = vec![self.read_block(&root, TreeId::ROOT)?];
+        // Each block is read once here: `read_block` reads below nodes, for each of them anew.
+        let mut todo = vec![self.read_what_is_left(&root, TreeId::ROOT)?];
         if self.options.rescue.top_level_root.is_some() {
             return Ok(());
         }
         // Nodes of a damaged tree may share blocks.
         let mut seen = HashSet::new();
+        let mut dead = Dead::new();
         while let Some(block) = todo.pop() {
-            if block.is_leaf() && self.has_readable_subvolume(&block) {
+            if block.is_leaf() && self.has_readable_subvolume(&block, &mut dead) {
                 return Ok(());
             }
             for slot in (0..block.key_ptrs().len()).rev() {
@@ -300,7 +307,7 @@ impl Volume {
                     first_key: Some(block.key(slot)),
                 };
                 if seen.insert(addr)
-                    && let Ok(child) = self.read_block(&child, TreeId::ROOT)
+                    && let Ok(child) = self.read_what_is_left(&child, TreeId::ROOT)
                 {
                     todo.push(child);
                 }
@@ -312,7 +319,7 @@ impl Volume {
         })
     }
 
-    fn has_readable_subvolume(&self, leaf: &TreeBlock) -> bool {
+    fn has_readable_subvolume(&self, leaf: &TreeBlock, dead: &mut Dead) -> bool {
         let subvolumes = ObjectId::FIRST_FREE..=ObjectId::LAST_FREE;
         (0..leaf.len()).any(|slot| {
             let (key, data) = leaf.item(slot);
@@ -325,7 +332,7 @@ impl Volume {
                     level: item.level,
                     first_key: None,
                 };
-                self.read_block(&ptr, key.objectid.tree_id()).is_ok()
+                self.has_anything(&ptr, key.objectid.tree_id(), dead)
             })
         })
     }

@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 /// Blocks of which nothing can be read, with the lowest key that was asked for: from a higher one on
 /// nothing can be, either. Without it, nodes of a damaged tree that all lead to the same few others
 /// would take exponential time.
-type Dead = HashMap<(LogicalAddr, u8), Option<Key>>;
+pub(super) type Dead = HashMap<(LogicalAddr, u8), Option<Key>>;
 
 impl Volume {
     /// Items may be missing that others lead to.
@@ -33,14 +33,11 @@ impl Volume {
     /// # Errors
     /// That of `read`, where nothing is left of the block.
     pub(super) fn salvage_block(&self, ptr: &BlockPtr, tree: TreeId, read: Result<TreeBlock>) -> Result<TreeBlock> {
-        let expect = self.expect(ptr, tree);
-        let block = match read {
-            Ok(block) => block,
-            Err(error) => self.what_is_left(ptr, &expect, tree).ok_or(error)?,
-        };
+        let block = self.or_what_is_left(read, ptr, tree)?;
         if block.is_leaf() {
             return Ok(block);
         }
+        let expect = self.expect(ptr, tree);
         let mut dead = Dead::new();
         let is_readable = |child: &KeyPtr| self.has_anything(&child_of(&block, child), tree, &mut dead);
         let readable: Vec<bool> = block.key_ptrs().iter().map(is_readable).collect();
@@ -60,14 +57,12 @@ impl Volume {
     }
 
     /// Can something be read of a block, or of what lies below it? Ends at the first leaf that can.
-    fn has_anything(&self, ptr: &BlockPtr, tree: TreeId, dead: &mut Dead) -> bool {
+    pub(super) fn has_anything(&self, ptr: &BlockPtr, tree: TreeId, dead: &mut Dead) -> bool {
         let place = (ptr.addr, ptr.level);
         if dead.get(&place).is_some_and(|lowest| ptr.first_key >= *lowest) {
             return false;
         }
-        let block = self.read_sound_block(ptr, tree).ok();
-        let block = block.or_else(|| self.what_is_left(ptr, &self.expect(ptr, tree), tree));
-        let has_anything = block.is_some_and(|block| {
+        let has_anything = self.read_what_is_left(ptr, tree).is_ok_and(|block| {
             let mut children = block.key_ptrs().iter();
             block.is_leaf() || children.any(|child| self.has_anything(&child_of(&block, child), tree, dead))
         });
@@ -77,6 +72,18 @@ impl Volume {
                 .or_insert(ptr.first_key);
         }
         has_anything
+    }
+
+    /// One block, or what is sound in it. Nothing below it is read.
+    ///
+    /// # Errors
+    /// Nothing is left of it.
+    pub(super) fn read_what_is_left(&self, ptr: &BlockPtr, tree: TreeId) -> Result<TreeBlock> {
+        self.or_what_is_left(self.read_sound_block(ptr, tree), ptr, tree)
+    }
+
+    fn or_what_is_left(&self, read: Result<TreeBlock>, ptr: &BlockPtr, tree: TreeId) -> Result<TreeBlock> {
+        read.or_else(|error| self.what_is_left(ptr, &self.expect(ptr, tree), tree).ok_or(error))
     }
 
     /// The copy of which the most is left.

@@ -581,6 +581,21 @@ fn an_older_root_opens_read_only_when_asked_for() {
     assert!(!tree(&older, TreeId::EXTENT).is_empty());
 }
 
+#[test]
+fn roots_of_the_past_open_read_only_alone() {
+    let made = crate::testing::memory_volume(16384);
+    let (device, root) = (made.devices()[0].device.clone().unwrap(), made.superblock().root.into());
+    for (tree_root, top_level_root) in [(Some(root), None), (None, Some(root)), (Some(root), Some(root))] {
+        let mut options = OpenOptions::default();
+        options.rescue.tree_root = tree_root;
+        options.rescue.top_level_root = top_level_root;
+        let refused = Volume::open(vec![device.clone()], &options);
+        assert!(matches!(refused, Err(Error::Refused { .. })));
+        options.read_only = true;
+        assert!(Volume::open(vec![device.clone()], &options).unwrap().is_read_only());
+    }
+}
+
 /// Nodes of seven levels, each of which leads a hundred times to the one below; nothing can be read
 /// at the end.
 #[test]

@@ -32,6 +32,7 @@ mod receive;
 mod requests;
 mod rescue;
 mod roots;
+mod roots_apart;
 mod sectors;
 mod seek;
 mod send;

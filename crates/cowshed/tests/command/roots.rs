@@ -15,7 +15,7 @@ use cowshed_device::{FileDevice, OpenMode};
 use cowshed_harness::{KernelVolume, VolumeOptions, need, shell};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-use crate::mount::{can_mount, unmount};
+use crate::mount::{Guard, can_mount, unmount};
 use crate::support::{COWSHED, run};
 
 /// Between two commits files come and go. The names that are gone at the end are `gone-*`.
@@ -25,10 +25,10 @@ const ROUNDS: &str = "mkdir d; seq 1 100000 > gone-1; echo a > d/kept; sync -f .
     rm d/gone-*; echo b > later; sync -f .";
 
 /// The volume is neither mounted nor written by these tests after it is made.
-struct Unchanged<'a>(&'a Path, Vec<u8>);
+pub struct Unchanged<'a>(&'a Path, Vec<u8>);
 
 impl<'a> Unchanged<'a> {
-    fn new(image: &'a Path) -> Self {
+    pub fn new(image: &'a Path) -> Self {
         Unchanged(image, fs::read(image).unwrap())
     }
 }
@@ -49,7 +49,7 @@ fn kernel_volume() -> KernelVolume {
 }
 
 /// The same of our own, without discard.
-fn own_volume(dir: &Path) -> PathBuf {
+pub fn own_volume(dir: &Path) -> PathBuf {
     let source = dir.join("source");
     fs::create_dir_all(&source).unwrap();
     shell(
@@ -106,7 +106,7 @@ fn called(name: &str, program: &str, line: &str) -> String {
 }
 
 /// Addresses of candidates of the root tree, the newest first.
-fn candidates(image: &Path) -> Vec<u64> {
+pub fn candidates(image: &Path) -> Vec<u64> {
     let list = run("inspect find-root --json {}", &[image]).ok().json();
     let all = list.as_array().unwrap().iter();
     all.map(|root| root["address"].as_u64().unwrap()).collect()
@@ -122,7 +122,7 @@ fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
 
 /// Offers each tree block of a volume, all copies and those of the past, to be changed; what was
 /// gets its checksum. Returns how many were.
-fn change_blocks(image: &Path, mut change: impl FnMut(&Header, &mut [u8]) -> bool) -> usize {
+pub fn change_blocks(image: &Path, mut change: impl FnMut(&Header, &mut [u8]) -> bool) -> usize {
     let mut bytes = fs::read(image).unwrap();
     let at = usize::try_from(SUPERBLOCK_OFFSETS[0]).unwrap();
     let superblock = Superblock::read_from_prefix(&bytes[at..]).unwrap().0;
@@ -153,7 +153,7 @@ fn destroy(image: &Path, is_lost: impl Fn(&Header) -> bool) -> usize {
     })
 }
 
-fn is_root_tree(header: &Header) -> bool {
+pub fn is_root_tree(header: &Header) -> bool {
     TreeId::from(header.owner) == TreeId::ROOT
 }
 
@@ -253,6 +253,7 @@ fn volume_of_an_earlier_commit_is_mounted() {
     let _unchanged = Unchanged::new(&image);
     let at = dir.path().join("mnt");
     fs::create_dir(&at).unwrap();
+    let _guard = Guard(&at);
     let mut seen = 0;
     for root in candidates(&image) {
         let options = format!("rescue=root={root}");
