@@ -42,7 +42,7 @@ impl Drop for Unchanged<'_> {
 }
 
 /// A volume of the kernel's in which files were deleted.
-fn kernel_volume() -> KernelVolume {
+pub fn kernel_volume() -> KernelVolume {
     let volume = KernelVolume::make(&VolumeOptions::default()).unwrap();
     volume.with_mount(|root| shell(root, ROUNDS)).unwrap();
     volume
@@ -89,10 +89,10 @@ pub fn volume_with_deleted(dir: &Path, name: &str) -> PathBuf {
     image
 }
 
-type Change<'a> = &'a dyn Fn(&cowshed::Volume) -> cowshed::Result<()>;
+pub type Change<'a> = &'a dyn Fn(&cowshed::Volume) -> cowshed::Result<()>;
 
 /// Changes a volume, with a commit after each step.
-fn change(image: &Path, steps: &[Change<'_>]) {
+pub fn change(image: &Path, steps: &[Change<'_>]) {
     let volume = cowshed::Volume::open_image(image, &cowshed::OpenOptions::new()).unwrap();
     for step in steps {
         step(&volume).and_then(|()| volume.sync()).unwrap();
@@ -113,7 +113,7 @@ pub fn candidates(image: &Path) -> Vec<u64> {
 }
 
 /// Contents by path.
-fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+pub fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let list = shell(dir, "find . -type f").unwrap();
     list.lines()
         .map(|path| (path.to_owned(), fs::read(dir.join(path)).unwrap()))

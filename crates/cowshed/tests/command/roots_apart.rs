@@ -10,7 +10,8 @@ use zerocopy::FromBytes as _;
 
 use crate::mount::{Guard, can_mount, unmount};
 use crate::roots::{
-    LETTER, Unchanged, candidates, change_blocks, is_root_tree, lose_roots, own_volume, volume_with_deleted,
+    LETTER, Unchanged, candidates, change, change_blocks, contents, is_root_tree, kernel_volume, lose_roots,
+    own_volume, volume_with_deleted,
 };
 use crate::support::run;
 
@@ -143,4 +144,63 @@ fn cp_within_one_image_takes_no_options_of_reading() {
         run(&line, &[&inside("/letters/one"), &out]).code == 0
     });
     assert!(copied && fs::read(&out).unwrap() == LETTER.repeat(1000));
+}
+
+/// The same of leaves of the chunk tree.
+#[test]
+fn chunk_tree_is_made_up_of_leaves_that_were_committed() {
+    let Some(()) = need::kernel_btrfs() else { return };
+    let volume = kernel_volume();
+    let dir = cowshed_harness::scratch_dir().unwrap();
+    let [sound, out, image] = ["sound", "out", "image"].map(|name| dir.path().join(name));
+    run("extract {} {}", &[volume.image(), &sound]).ok();
+    fs::copy(volume.image(), &image).unwrap();
+    let list = run("inspect find-root -o chunk --json {}", &[&image]).ok().json();
+    let older = list[1]["address"].as_u64().expect("there is an older leaf");
+    let changed = change_blocks(&image, |header, block| {
+        let is_wanted = header.bytenr.get() == older;
+        if is_wanted {
+            let header = Header::mut_from_bytes(&mut block[..HEADER_BYTES]).unwrap();
+            header.generation = (header.generation.get() + 100).into();
+            header.chunk_tree_uuid = [7; 16];
+        }
+        is_wanted
+    });
+    assert!(changed > 0);
+    lose_roots(&image, true);
+    let _unchanged = Unchanged::new(&image);
+    run("extract -o rescue=salvage {} {}", &[&image, &out]).ok();
+    assert!(contents(&out) == contents(&sound));
+}
+
+/// What was written over a file since is not taken for its contents.
+#[test]
+fn data_is_compared_with_the_checksums_of_the_older_root() {
+    let dir = cowshed_harness::scratch_dir().unwrap();
+    let image = dir.path().join("reused.img");
+    run("mkfs -q -b 256m {}", &[&image]).ok();
+    let old = LETTER.repeat(1 << 20);
+    let new = vec![0x5a; 32 << 20];
+    let write_new = |volume: &cowshed::Volume| (0..5).try_for_each(|n| volume.write(format!("new-{n}"), &new));
+    change(
+        &image,
+        &[
+            &|volume| volume.write("old", &old),
+            &|volume| volume.remove_file("old"),
+            &write_new,
+        ],
+    );
+    let _unchanged = Unchanged::new(&image);
+    let mut refused = 0;
+    for root in candidates(&image) {
+        for mode in ["", ":salvage"] {
+            let ran = run(&format!("cat -o rescue=root={root}{mode} {{}} /old"), &[&image]);
+            match ran.code {
+                0 => assert!(ran.out == old, "by the root at {root}"),
+                _ => refused += usize::from(ran.err.contains("checksum")),
+            }
+            assert!(!ran.out.contains(&0x5a));
+        }
+    }
+    assert!(refused > 0, "nothing was written over the file");
 }
