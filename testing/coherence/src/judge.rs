@@ -12,8 +12,8 @@ pub struct Fault {
     /// Below the pool's root.
     pub path: String,
     pub what: String,
-    /// Linux may have it from a reply that another call overtook: docs/design/fuse-caches.md.
-    pub is_overtaken: bool,
+    /// Linux counts a link less by itself: docs/design/fuse-caches.md.
+    pub is_of_link_less: bool,
 }
 
 /// The number of a subvolume's root, and of the directory that stands in a snapshot for a
@@ -33,7 +33,7 @@ fn fault(path: &str, what: String) -> Fault {
     Fault {
         path: path.into(),
         what,
-        is_overtaken: false,
+        is_of_link_less: false,
     }
 }
 
@@ -42,18 +42,6 @@ fn is_link_less(seen: &Seen, name: &str, known: &str, is: &str) -> bool {
     let count = |text: &str| text.parse::<u64>().ok();
     let is_less = count(known).is_some_and(|known| count(is) == Some(known + 1));
     name == "nlink" && is_less && kind(&seen.known) != FileType::Directory
-}
-
-/// A fact of an object that is wrong.
-fn of_fact(path: &str, seen: &Seen, name: &str, what: String) -> Fault {
-    let is_overtaken = match kind(&seen.known) {
-        FileType::Directory => matches!(name, "ctime" | "mtime" | "size"),
-        _ => name == "ctime",
-    };
-    Fault {
-        is_overtaken,
-        ..fault(path, what)
-    }
 }
 
 fn fact<'f>(facts: &'f Facts, name: &str) -> &'f str {
@@ -65,10 +53,9 @@ pub fn is_known_fresh(path: &str, seen: &Seen) -> Vec<Fault> {
     let differ = seen.fresh.iter().filter_map(|(name, fresh)| {
         let known = fact(&seen.known, name);
         let what = || format!("{name}: known is {known}, the file system has {fresh}");
-        (known != fresh).then(|| {
-            let fault = of_fact(path, seen, name, what());
-            let is_overtaken = fault.is_overtaken || is_link_less(seen, name, known, fresh);
-            Fault { is_overtaken, ..fault }
+        (known != fresh).then(|| Fault {
+            is_of_link_less: is_link_less(seen, name, known, fresh),
+            ..fault(path, what())
         })
     });
     let mut faults: Vec<_> = differ.collect();
@@ -141,7 +128,7 @@ fn listings(view: &View, faults: &mut Vec<Fault>) {
         if fact(&seen.known, "size") != size.to_string() && ino_of(seen) != STAND_IN_INO {
             let is = fact(&seen.known, "size");
             let what = format!("has size {is}, its names make {size}: {listed:?}");
-            faults.push(of_fact(dir, seen, "size", what));
+            faults.push(fault(dir, what));
         }
     }
 }
@@ -167,7 +154,7 @@ fn links(view: &View, faults: &mut Vec<Fault>) {
                 let what = format!("inode {ino} has {is} links, and the names {paths:?}");
                 faults.push(Fault {
                     // Judged by the file system's answer where there is one.
-                    is_overtaken: is_link_less(&view.seen[*path], "nlink", is, &wanted.to_string())
+                    is_of_link_less: is_link_less(&view.seen[*path], "nlink", is, &wanted.to_string())
                         && view.seen[*path]
                             .fresh
                             .get("nlink")
@@ -179,7 +166,7 @@ fn links(view: &View, faults: &mut Vec<Fault>) {
                 let other = fact(&first.known, name);
                 if other != value {
                     let what = format!("{name} is {value}, and by its name {} {other}", paths[0]);
-                    faults.push(of_fact(path, &view.seen[*path], name, what));
+                    faults.push(fault(path, what));
                 }
             }
         }
@@ -260,9 +247,10 @@ impl Pair<'_> {
                 let is_same_ino = self.are_strangers && name == "ino" && ino_of(seen_a) == ino_of(seen_b);
                 if a != b && !is_same_ino {
                     let what = format!("{name}: {a} {name_a}, {b} {name_b}");
-                    let fault = of_fact(path, seen_a, name, what);
-                    let is_overtaken = fault.is_overtaken || is_link_less(seen_a, name, a, b);
-                    faults.push(Fault { is_overtaken, ..fault });
+                    faults.push(Fault {
+                        is_of_link_less: is_link_less(seen_a, name, a, b),
+                        ..fault(path, what)
+                    });
                 }
             }
         }
@@ -392,21 +380,10 @@ mod tests {
     }
 
     #[test]
-    fn only_what_linux_marks_as_stale_by_itself_may_be_overtaken() {
+    fn linux_may_count_a_link_less() {
         let view = sound();
         let file = &view.seen["f0"];
         assert!(is_link_less(file, "nlink", "1", "2") && !is_link_less(file, "nlink", "2", "1"));
         assert!(!is_link_less(&view.seen["x"], "nlink", "0", "1"));
-        let is_overtaken = |path: &str, name| of_fact(path, &view.seen[path], name, String::new()).is_overtaken;
-        assert!(is_overtaken("f0", "ctime") && is_overtaken("x", "mtime") && is_overtaken("x", "size"));
-        for (path, name) in [
-            ("f0", "mtime"),
-            ("f0", "size"),
-            ("f0", "mode"),
-            ("x", "mode"),
-            ("x", "nlink"),
-        ] {
-            assert!(!is_overtaken(path, name), "{path} {name}");
-        }
     }
 }

@@ -40,8 +40,8 @@ pub struct Report {
     pub rounds: u64,
     /// That were looked at, over all rounds.
     pub objects: u64,
-    /// Objects of which Linux had an attribute from a reply that another call overtook.
-    pub overtaken: u64,
+    /// Objects of which Linux had counted a link less.
+    pub link_less: u64,
     pub operations: Counts,
 }
 
@@ -51,9 +51,9 @@ impl fmt::Display for Report {
         let failed: u64 = self.operations.values().map(|count| count.1).sum();
         write!(
             f,
-            "{} volumes, {} rounds, {all} operations ({failed} refused), {} objects compared, {} of them with an \
-             attribute from a reply that another call overtook",
-            self.volumes, self.rounds, self.objects, self.overtaken
+            "{} volumes, {} rounds, {all} operations ({failed} refused), {} objects compared, Linux \
+             had counted a link less of {}",
+            self.volumes, self.rounds, self.objects, self.link_less
         )
     }
 }

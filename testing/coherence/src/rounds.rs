@@ -273,9 +273,9 @@ impl Rounds<'_> {
         if let [one, other] = &bare.views[..] {
             faults.extend(pair.compare(one, other));
         }
-        let overtaken: BTreeSet<&String> = faults.iter().filter(|f| f.is_overtaken).map(|f| &f.path).collect();
-        report.overtaken += overtaken.len() as u64;
-        faults.retain(|fault| !fault.is_overtaken);
+        let link_less: BTreeSet<&String> = faults.iter().filter(|f| f.is_of_link_less).map(|f| &f.path).collect();
+        report.link_less += link_less.len() as u64;
+        faults.retain(|fault| !fault.is_of_link_less);
         let objects = bare.views[0].seen.len();
         report.objects += objects as u64;
         if !faults.is_empty() {

@@ -17,6 +17,9 @@ use crate::proto::{Operation, Request};
 /// The largest copy whose size fits in the reply to COPY_FILE_RANGE, in whole pages.
 const COPY_BYTES_MAX: u64 = u32::MAX as u64 & !0xfff;
 
+/// Linux looks the name up anew, and then does what is right.
+const LOOK_AGAIN: Error = Error::Stale;
+
 fn time(secs: u64, nanos: u32) -> Timestamp {
     Timestamp::new(secs as i64, nanos.min(999_999_999))
 }
@@ -67,7 +70,9 @@ impl Server {
 
             // The kernel resolves both names itself, but for file handles: by number, and from a
             // directory upwards.
-            Operation::Lookup { name: name @ (b"." | b"..") } => {
+            Operation::Lookup {
+                name: name @ (b"." | b".."),
+            } => {
                 let entry = match name {
                     b"." => fs.lookup_node(&ctx(), node)?,
                     _ => fs.lookup_parent(&ctx(), node)?,
@@ -129,7 +134,13 @@ impl Server {
                     rdev: args.rdev,
                 };
                 let ctx = self.context(request, args.umask);
-                out.put(&reply::entry_out(&fs.mknod(&ctx, node, name, new)?));
+                let made = fs.mknod(&ctx, node, name, new).map_err(|error| match error {
+                    // It may be an open of a new file (below), which has been made since Linux
+                    // looked. To mknod(2) Linux says that it exists.
+                    Error::Exists if agreed.skips_open() && kind == FileKind::Regular => LOOK_AGAIN,
+                    error => error,
+                });
+                out.put(&reply::entry_out(&made?));
                 self.changed(request, node);
             }
             Operation::Mkdir { args, name } => {
@@ -236,6 +247,13 @@ impl Server {
                 let ctx = self.context(request, args.umask);
                 let open = open_request(args.flags, args.open_flags);
                 let (entry, opened) = fs.create(&ctx, node, name, args.mode & PERM_MASK, &open)?;
+                if entry.attr.kind != FileKind::Regular {
+                    // Made since Linux looked, by an ioctl or through another mount. Linux takes
+                    // such a reply for damage.
+                    fs.release(entry.node, opened.handle);
+                    fs.forget(entry.node, 1);
+                    return Err(LOOK_AGAIN);
+                }
                 self.changed(request, node);
                 self.put_created(agreed, &entry, opened, out);
             }
@@ -311,6 +329,10 @@ impl Server {
             Operation::Write { args, data } => {
                 self.direct.pages.fill(node, range_of(args.offset, args.size));
                 let size = self.write(&ctx(), node, &args, data)? as u32;
+                // Stores through a mapping move the times.
+                if WireWriteFlags::from_bits_retain(args.write_flags).contains(WireWriteFlags::CACHE) {
+                    self.changed(request, node);
+                }
                 out.put(&WriteOut { size, padding: 0 });
             }
             Operation::Fallocate(args) => {

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cowshed_fuse::Permissions;
 use cowshed_harness::threads::SetOnDrop;
-use cowshed_vfs::Access;
 use cowshed_vfs::acl::{Acl, Named};
+use cowshed_vfs::fs::NewNode;
+use cowshed_vfs::{Access, Context, FileKind, FileSystem as _, Handle, NodeId, WriteFlags};
 
 use crate::support::*;
 
@@ -365,4 +366,41 @@ fn set_group_id_directories_pass_on_their_group() {
     };
     assert_eq!(make("member", &[1, 555]), 0o2755);
     assert_eq!(make("stranger", &[1, 2]), 0o755);
+}
+
+/// As through another mount, or by an ioctl.
+#[test]
+fn what_was_made_since_the_kernel_looked_is_opened_or_refused_as_what_it_is() {
+    let Some(_turn) = turn("what_was_made_since_the_kernel_looked_is_opened_or_refused_as_what_it_is") else {
+        return;
+    };
+    for mount in [Mount::stateful(|_| {}), Mount::new(|_| {})] {
+        let (fs, ctx) = (&mount.fs, Context::root());
+        let names = ["file", "dir", "link", "new"];
+        for name in names {
+            assert!(!mount.path(name).exists(), "its absence is remembered");
+        }
+        let new = NewNode {
+            kind: FileKind::Regular,
+            perm: 0o600,
+            rdev: 0,
+        };
+        let file = fs.mknod(&ctx, NodeId::ROOT, b"file", new).unwrap().node;
+        fs.write(&ctx, file, Handle::NONE, 0, b"text", WriteFlags::empty())
+            .unwrap();
+        fs.mkdir(&ctx, NodeId::ROOT, b"dir", 0o755).unwrap();
+        fs.symlink(&ctx, NodeId::ROOT, b"link", b"file").unwrap();
+        let open = |name: &str| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(false);
+            options
+                .open(mount.path(name))
+                .map(|file| file.metadata().unwrap().len())
+        };
+        assert_eq!(
+            names.map(|name| open(name).map_err(|error| error.raw_os_error())),
+            [Ok(4), Err(Some(libc::EISDIR)), Ok(4), Ok(0)]
+        );
+        mount.end();
+    }
 }
