@@ -30,6 +30,12 @@ pub struct Salvaged {
     pub mended: usize,
 }
 
+/// The generation that a block states; `None` where it is shorter than a header.
+pub fn generation_of(bytes: &[u8]) -> Option<Generation> {
+    let (header, _) = Header::ref_from_prefix(bytes).ok()?;
+    Some(header.generation.into())
+}
+
 /// Keeps of `bytes` what passes the verifier. `None` where nothing does.
 pub fn salvage(bytes: &[u8], expect: &BlockExpect) -> Option<Salvaged> {
     let (header, body) = Header::ref_from_prefix(bytes).ok()?;

@@ -20,7 +20,11 @@ pub struct Forest {
 
 impl Forest {
     /// Starts with the root tree and the chunk tree, whose roots the superblock names.
-    pub(crate) fn new(store: Arc<NodeStore>) -> Self {
+    /// And with the top level, where that is opened by a root of its own.
+    ///
+    /// # Errors
+    /// That there is no block of the volume where its root is said to be.
+    pub(crate) fn new(store: Arc<NodeStore>) -> Result<Self> {
         let sb = store.volume().superblock();
         let root = RootPtr {
             addr: sb.root.into(),
@@ -34,12 +38,21 @@ impl Forest {
         };
         let root_tree = Arc::new(Tree::new(TreeId::ROOT, store.clone(), root));
         let chunk_tree = Arc::new(Tree::new(TreeId::CHUNK, store.clone(), chunk_root));
-        let trees = HashMap::from([(TreeId::ROOT, root_tree.clone()), (TreeId::CHUNK, chunk_tree)]);
-        Self {
+        let mut trees = HashMap::from([(TreeId::ROOT, root_tree.clone()), (TreeId::CHUNK, chunk_tree)]);
+        if let Some(addr) = store.volume().options().rescue.top_level_root {
+            let block = store.volume().block_at(addr, TreeId::FS)?;
+            let root = RootPtr {
+                addr,
+                generation: block.generation,
+                level: block.level,
+            };
+            trees.insert(TreeId::FS, Arc::new(Tree::new(TreeId::FS, store.clone(), root)));
+        }
+        Ok(Self {
             store,
             root_tree,
             trees: RwLock::new(LockRank::OpenTrees, trees),
-        }
+        })
     }
 
     /// The tree of tree roots (tree 1).

@@ -60,7 +60,7 @@ impl Store {
     pub fn open(volume: Arc<Volume>, env: Arc<dyn Env>, cache_bytes: u64) -> Result<Self> {
         let cache_bytes = usize::try_from(cache_bytes).unwrap_or(usize::MAX);
         let nodes = Arc::new(NodeStore::new(volume.clone(), cache_bytes));
-        let forest = Forest::new(nodes.clone());
+        let forest = Forest::new(nodes.clone())?;
         if !volume.is_read_only() {
             check_writable(&forest)?;
             if volume.options().rescue.no_log_replay {

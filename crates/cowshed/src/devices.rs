@@ -31,6 +31,13 @@ pub struct ReadArgs {
     pub options: Vec<String>,
 }
 
+impl ReadArgs {
+    /// Nothing was given.
+    pub fn is_default(&self) -> bool {
+        self.devices.is_empty() && self.options.is_empty()
+    }
+}
+
 /// Opens the devices of a volume that is going to be mounted, locked.
 pub fn open_to_mount(paths: &[PathBuf], options: &Options) -> Result<Vec<Arc<dyn BlockDevice>>> {
     let mode = if options.formats.read_only {

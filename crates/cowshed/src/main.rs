@@ -27,6 +27,7 @@ mod unfinished;
 
 use std::process::ExitCode;
 
+use commands::inspect::btrfs::find_root;
 #[cfg(target_os = "linux")]
 use commands::mount_helper;
 use commands::{btrfs, mkfs};
@@ -46,6 +47,9 @@ fn main() -> ExitCode {
     }
     if mkfs::is_named(program.as_deref()) {
         return ExitCode::from(mkfs::run_named());
+    }
+    if find_root::is_named(program.as_deref()) {
+        return ExitCode::from(find_root::run_named());
     }
     if btrfs::is_named(program.as_deref()) || words.next().is_some_and(|word| word == btrfs::NAME) {
         return ExitCode::from(btrfs::run(words));

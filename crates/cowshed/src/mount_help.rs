@@ -65,7 +65,8 @@ pub const OPTIONS: &[MountOption] = &[
     option(
         &["rescue=MODES"],
         "for damaged volumes, separated by colons: norecovery (or nologreplay), all; btrfs: usebackuproot, \
-         ignorebadroots, ignoredatacsums, ignoremetacsums, ignoresuperflags, salvage; XFS: needsrepair, usebackupsuper",
+         ignorebadroots, ignoredatacsums, ignoremetacsums, ignoresuperflags, salvage, root=ADDRESS and \
+         fsroot=ADDRESS (roots of an earlier commit, see inspect find-root); XFS: needsrepair, usebackupsuper",
     ),
     option(
         &["norecovery"],

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use btrfs_format::TreeId;
+use btrfs_format::{LogicalAddr, TreeId};
 use cowshed::formats::{self, Format};
 use cowshed_btrfs::DiscardMode;
 use cowshed_btrfs::EngineOptions;
@@ -460,6 +460,14 @@ fn rescue(options: &mut Options, modes: &str) -> Result<()> {
                 of_btrfs.salvage = true;
                 Some(Format::Btrfs)
             }
+            _ if mode.starts_with("root=") => {
+                of_btrfs.tree_root = Some(root_address(mode)?);
+                Some(Format::Btrfs)
+            }
+            _ if mode.starts_with("fsroot=") => {
+                of_btrfs.top_level_root = Some(root_address(mode)?);
+                Some(Format::Btrfs)
+            }
             "needsrepair" => {
                 options.formats.xfs.needs_repair = true;
                 Some(Format::Xfs)
@@ -478,14 +486,28 @@ fn rescue(options: &mut Options, modes: &str) -> Result<()> {
             }
             _ => bail!(
                 "rescue={mode}: unknown; there are nologreplay (norecovery), all; for btrfs usebackuproot, \
-                 ignorebadroots, ignoredatacsums, ignoremetacsums, ignoresuperflags, salvage; for XFS needsrepair, \
-                 usebackupsuper"
+                 ignorebadroots, ignoredatacsums, ignoremetacsums, ignoresuperflags, salvage, root=ADDRESS, \
+                 fsroot=ADDRESS; for XFS needsrepair, usebackupsuper"
             ),
         };
         let named = format.map(|format| (format, format!("rescue={mode}")));
         options.of_format.extend(named);
     }
     Ok(())
+}
+
+/// The address of a root of the root tree, or of the top level, as `cowshed inspect find-root`
+/// names it.
+fn root_address(mode: &str) -> Result<LogicalAddr> {
+    let (_, text) = mode.split_once('=').unwrap_or_default();
+    let parsed = match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    match parsed {
+        Ok(addr) => Ok(LogicalAddr(addr)),
+        Err(_) => bail!("rescue={mode}: not an address"),
+    }
 }
 
 /// What is overlooked, in words.
@@ -523,6 +545,11 @@ mod tests {
             (5, Some(64 << 20))
         );
         assert!(!all.formats.btrfs.engine.read_ahead, "the kernel does");
+        for (text, expected) in [("root=4096:salvage", 4096), ("all:root=0x1000", 4096)] {
+            let by_root = parse(&[format!("ro,rescue={text}")]).unwrap();
+            let rescue = by_root.formats.btrfs.open.rescue;
+            assert_eq!(rescue.tree_root, Some(LogicalAddr(expected)), "{text}");
+        }
         assert!(all.formats.no_log_replay && all.formats.btrfs.open.rescue.ignore_data_csums);
         assert_eq!(all.devices, [PathBuf::from("/dev/x")]);
         assert_eq!(all.transport, TransportChoice::Auto);
@@ -537,6 +564,8 @@ mod tests {
             ("inode_cache", "\"inode_cache\" of btrfs(5) is not supported"),
             ("rtdev=/dev/x", "\"rtdev\" of xfs(5) is not supported"),
             ("rescue=wobble", "rescue=wobble: unknown"),
+            ("rescue=root=x", "rescue=root=x: not an address"),
+            ("rescue=fsroot=", "rescue=fsroot=: not an address"),
             ("discard=fast", "discard=fast: unknown"),
             ("transport=tcp", "auto, uring, dev"),
             ("subvolid=0xg", "subvolid=0xg"),
@@ -592,6 +621,7 @@ mod tests {
             ("ro,subvolid=5", "subvolid"),
             ("space_cache=v2", "space_cache"),
             ("rescue=norecovery:ibadroots", "rescue=ibadroots"),
+            ("rescue=root=0x4000", "rescue=root=0x4000"),
         ] {
             assert_eq!(check(text, Format::Btrfs), Ok(()), "{text}");
             let refused = check(text, Format::Xfs).unwrap_err();

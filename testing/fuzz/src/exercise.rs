@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use btrfs_store::volume::{OpenOptions, Rescue, Volume};
+use btrfs_format::{LogicalAddr, TreeId};
+use btrfs_store::volume::{OpenOptions, Rescue, RootSearch, Volume};
 use cowshed_btrfs::EngineOptions;
 use cowshed_btrfs::Mount;
 use cowshed_btrfs::fs::{Fs, MountOptions};
@@ -57,6 +58,9 @@ pub fn run(image: &Image, mut rng: Rng) -> Result<Outcome, String> {
         Walk::new(&*fs).everything(&mut own_rng);
         fs.destroy();
     }
+    if own_rng.one_in(3) {
+        read_by_another_root(&image.visible, &mut own_rng);
+    }
     let Ok(fs) = open(&image.visible, false) else {
         return Ok(outcome);
     };
@@ -109,6 +113,8 @@ const SALVAGE: Rescue = Rescue {
     ignore_meta_csums: true,
     ignore_super_flags: true,
     salvage: true,
+    tree_root: None,
+    top_level_root: None,
 };
 
 fn open(devices: &[Arc<dyn BlockDevice>], read_only: bool) -> Result<Arc<Fs>, String> {
@@ -135,6 +141,45 @@ fn open_with(devices: &[Arc<dyn BlockDevice>], read_only: bool, rescue: Rescue) 
     let fs = Fs::new(engine, options).map_err(|e| e.to_string())?;
     fs.init(&InitInfo::TRUSTED).map_err(|e| e.to_string())?;
     Ok(Arc::new(fs))
+}
+
+/// One of them; there are some.
+fn pick<T: Copy>(rng: &mut Rng, from: &[T]) -> T {
+    from[rng.below(from.len() as u64) as usize]
+}
+
+/// Reads all by a root of an earlier commit, by a block of another tree, or by anything. What comes
+/// out does not matter.
+fn read_by_another_root(devices: &[Arc<dyn BlockDevice>], rng: &mut Rng) {
+    let options = OpenOptions {
+        read_only: true,
+        rescue: SALVAGE,
+        ..OpenOptions::default()
+    };
+    let Ok(volume) = Volume::open(devices.to_vec(), &options) else {
+        return;
+    };
+    let tree = pick(
+        rng,
+        &[TreeId::ROOT, TreeId::ROOT, TreeId::FS, TreeId::EXTENT, TreeId::CHUNK],
+    );
+    let found = volume.find_roots(&RootSearch::of(tree), &mut |_, _| {});
+    let sector_bytes = u64::from(volume.sectorsize_bytes());
+    let anywhere = LogicalAddr(rng.below(1 << 28) / sector_bytes * sector_bytes);
+    let addr = match found.is_empty() || rng.one_in(8) {
+        true => anywhere,
+        false => pick(rng, &found).addr,
+    };
+    let mut rescue = if rng.one_in(4) { Rescue::default() } else { SALVAGE };
+    match tree {
+        TreeId::FS => rescue.top_level_root = Some(addr),
+        _ => rescue.tree_root = Some(addr),
+    }
+    if let Ok(fs) = open_with(devices, true, rescue) {
+        Walk::new(&*fs).everything(rng);
+        ignore(count(&fs));
+        fs.destroy();
+    }
 }
 
 /// Counts what the subvolumes use. The error is a fault of the volume.

@@ -99,8 +99,61 @@ fn corrupt(tree: TreeId, what: impl Into<String>) -> Error {
     }
 }
 
-/// Reads chunk tree and block group items. Blind, only the former: all block groups count as full.
-pub(super) fn load(volume: &Volume, trees: &SpaceTrees, is_blind: bool) -> Result<Loaded> {
+/// What can be said where no tree says where space is: each chunk of the volume's map is a block
+/// group, and full.
+pub(super) fn load_blind(volume: &Volume) -> Result<Loaded> {
+    let sb = volume.superblock();
+    let sector_bytes = sb.sectorsize.get();
+    let mut groups = Vec::new();
+    let mut profile_bits = [0; 3];
+    let mut next_logical = 0;
+    for chunk in volume.chunks().iter() {
+        let (start, len_bytes, flags) = (chunk.logical().get(), chunk.length_bytes(), chunk.flags());
+        next_logical = chunk.end().get();
+        let pool = pool_of(flags)
+            .ok_or_else(|| corrupt(TreeId::CHUNK, format!("{start}: chunk type {flags:#x} does not exist")))?;
+        Chunks::note_existing(&mut profile_bits, pool, flags);
+        let shape = Shape {
+            start,
+            len_bytes,
+            sector_bytes: sector_bytes.into(),
+        };
+        let physical: Vec<u64> = chunk.stripes().iter().map(|stripe| stripe.at.offset).collect();
+        let excluded = superblock_ranges(start..next_logical, flags, &physical);
+        let full = Group::existing(shape, flags, excluded.clone(), 0).usable_bytes();
+        groups.push(Arc::new(Group::existing(shape, flags, excluded, full)));
+    }
+    let known = volume.devices();
+    let devices = known.iter().map(|info| Device {
+        devid: info.devid,
+        uuid: info.uuid,
+        total_bytes: info.total_bytes,
+        used_bytes: info.bytes_used,
+        writable: info.device.is_some(),
+        taken: RangeSet::default(),
+    });
+    Ok(Loaded {
+        groups,
+        chunks: Chunks::new(ChunksInit {
+            devices: devices.collect(),
+            device_items: known.iter().map(|info| info.item).collect(),
+            mixed: sb.incompat_flags.get() & incompat::MIXED_GROUPS != 0,
+            profile_bits,
+            next_logical,
+            sector_bytes,
+            chunk_tree_uuid: volume.chunk_tree_uuid(),
+            system_array: system_array(&sb),
+        }),
+    })
+}
+
+fn system_array(sb: &Superblock) -> Vec<u8> {
+    let used_bytes = (sb.sys_chunk_array_size.get() as usize).min(sb.sys_chunk_array.len());
+    sb.sys_chunk_array[..used_bytes].to_vec()
+}
+
+/// Reads chunk tree and block group items.
+pub(super) fn load(volume: &Volume, trees: &SpaceTrees) -> Result<Loaded> {
     let sb = volume.superblock();
     let mixed = sb.incompat_flags.get() & incompat::MIXED_GROUPS != 0;
     let sector_bytes = sb.sectorsize.get();
@@ -129,8 +182,7 @@ pub(super) fn load(volume: &Volume, trees: &SpaceTrees, is_blind: bool) -> Resul
             return Err(corrupt(TreeId::CHUNK, format!("{key}: {count} stripes are too few")));
         }
         let stripe_bytes = len / profile.data_stripes(count);
-        // Blind, nothing is allocated: what stripes have of their devices does not matter.
-        for stripe in stripes.iter().filter(|_| !is_blind) {
+        for stripe in stripes {
             note_dev_extent(
                 &mut devices,
                 DevId(stripe.devid.get()),
@@ -148,14 +200,8 @@ pub(super) fn load(volume: &Volume, trees: &SpaceTrees, is_blind: bool) -> Resul
             sector_bytes: sector_bytes.into(),
         };
         let excluded = superblock_ranges(start..end, flags, &physical);
-        groups.push(if is_blind {
-            let full = Group::existing(shape, flags, excluded.clone(), 0).usable_bytes();
-            Arc::new(Group::existing(shape, flags, excluded, full))
-        } else {
-            load_group(&trees.block_group, shape, flags, excluded)?
-        });
+        groups.push(load_group(&trees.block_group, shape, flags, excluded)?);
     }
-    let array_bytes = (sb.sys_chunk_array_size.get() as usize).min(sb.sys_chunk_array.len());
     Ok(Loaded {
         groups,
         chunks: Chunks::new(ChunksInit {
@@ -166,7 +212,7 @@ pub(super) fn load(volume: &Volume, trees: &SpaceTrees, is_blind: bool) -> Resul
             next_logical,
             sector_bytes,
             chunk_tree_uuid: volume.chunk_tree_uuid(),
-            system_array: sb.sys_chunk_array[..array_bytes].to_vec(),
+            system_array: system_array(&sb),
         }),
     })
 }

@@ -157,12 +157,13 @@ impl Space {
         if !volume.is_read_only() {
             load::check_writable(&sb)?;
         }
-        let seen = SpaceTrees::open(&sb, forest).and_then(|trees| Ok((load::load(volume, &trees, false)?, trees)));
+        let ignores_bad_roots = volume.options().rescue.ignore_bad_roots;
+        let seen = SpaceTrees::open(&sb, forest).and_then(|trees| Ok((load::load(volume, &trees)?, trees)));
         let (loaded, trees) = match seen {
-            Err(error) if volume.is_read_only() && volume.options().rescue.ignore_bad_roots => {
+            Err(error) if volume.is_of_the_past() || (volume.is_read_only() && ignores_bad_roots) => {
                 tracing::warn!(%error, "nothing says where space is: the volume counts as full");
                 let trees = SpaceTrees::blind(forest)?;
-                (load::load(volume, &trees, true)?, trees)
+                (load::load_blind(volume)?, trees)
             }
             seen => seen?,
         };

@@ -34,7 +34,7 @@ fn open_space(volume: &KernelVolume) -> Arc<Space> {
         ..OpenOptions::default()
     };
     let volume = Volume::open(devices(volume, OpenMode::ReadOnly), &options).unwrap();
-    let forest = Forest::new(Arc::new(NodeStore::new(volume.clone(), 64 << 20)));
+    let forest = Forest::new(Arc::new(NodeStore::new(volume.clone(), 64 << 20))).expect("nothing is read");
     Space::load(&volume, &forest).unwrap()
 }
 

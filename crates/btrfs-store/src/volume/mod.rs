@@ -13,10 +13,12 @@
 
 mod ahead;
 mod chunk;
+mod lost_chunks;
 mod member;
 mod open;
 mod options;
 mod read;
+mod roots;
 mod salvage;
 mod superblocks;
 mod write;
@@ -39,6 +41,7 @@ pub use chunk::{Chunk, ChunkMap, ChunkStripe, Copies, PhysAddr, Piece};
 pub use member::{DeviceFault, DeviceInfo, FaultCounts};
 pub use options::{OpenOptions, Rescue};
 pub use read::BadSector;
+pub use roots::{FoundRoot, RootSearch};
 pub use write::SuperblockCopies;
 
 use crate::error::{Error, Result};
@@ -77,6 +80,9 @@ pub struct Volume {
     chunk_tree_uuid: Uuid,
     read_only: bool,
     options: OpenOptions,
+    /// Opened by a root that is not the newest: what was written since may lie where its blocks
+    /// were.
+    is_of_the_past: bool,
     /// Shared by writes, exclusive while a repair looks again and writes.
     repairs: RwLock<()>,
     /// Incompatible features that came into use since the superblock was read.
@@ -126,6 +132,11 @@ impl Volume {
     /// on disk that has them can be reached.
     pub fn need_features(&self, incompat: u64) {
         self.new_features.fetch_or(incompat, Ordering::AcqRel);
+    }
+    /// Opened by an older root. Its trees may lead to blocks that were overwritten since, and its
+    /// accounts of space are not those of the chunks.
+    pub fn is_of_the_past(&self) -> bool {
+        self.is_of_the_past
     }
     /// Whether a log tree waits to be replayed.
     pub fn has_log(&self) -> bool {

@@ -7,17 +7,24 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use btrfs_format::features::super_flags;
 use btrfs_format::items::DevItem;
 use btrfs_format::superblock::RootBackup;
-use btrfs_format::{Access, DevId, Key, KeyType, LogicalAddr, ObjectId, Superblock, TreeBlock, TreeId, view};
+use btrfs_format::{
+    Access, DevId, Generation, Key, KeyType, LogicalAddr, ObjectId, Superblock, TreeBlock, TreeId, view,
+};
 use cowshed_device::BlockDevice;
 use cowshed_runtime::lock::RwLock;
 
 use super::BlockPtr;
 use super::chunk::{Chunk, ChunkMap};
 use super::member::Member;
+use super::roots::RootSearch;
 use super::superblocks::{self, Found};
 use super::{Geometry, OpenOptions, Volume};
 use crate::error::{Error, Result};
 use crate::rank::LockRank;
+
+/// Roots that a search found are tried until one leads to files, but no more than these: the newest
+/// ones have the most of their blocks left.
+const ROOTS_TRIED_MAX: usize = 256;
 
 /// What the chunk tree says.
 #[derive(Debug, Default)]
@@ -43,10 +50,39 @@ pub(super) fn open(devices: Vec<Arc<dyn BlockDevice>>, options: &OpenOptions) ->
             what: format!("{}: the first superblock is gone: only read-only", f.device.name()),
         });
     }
-    let first_error = match open_at(&found, superblock, options) {
-        Ok(volume) => return Ok(volume),
-        Err(error) if options.rescue.use_backup_root => error,
-        Err(error) => return Err(error),
+    let of_the_past = options.rescue.tree_root.or(options.rescue.top_level_root);
+    if let Some(root) = of_the_past.filter(|_| !options.read_only) {
+        return Err(Error::Refused {
+            what: format!("the root at {root} is one of the past: it is used only read-only"),
+        });
+    }
+    if options.rescue.top_level_root.is_some() {
+        if options.rescue.tree_root.is_none() {
+            tracing::warn!("checksums of data are those of the newest root: files may have later contents");
+        }
+        // What the log says is of the newest root.
+        superblock.log_root = 0.into();
+    }
+    if let Some(root) = options.rescue.tree_root {
+        return open_by_root(&found, superblock, root, options);
+    }
+    let first = open_at(&found, superblock, options);
+    let is_salvaging = options.rescue.salvage && options.read_only;
+    if !(options.rescue.use_backup_root || is_salvaging) {
+        return first;
+    }
+    let (first_error, mut searched) = match first {
+        Ok(volume) => match check_root(&volume) {
+            Ok(()) => return Ok(volume),
+            Err(error) => (error, Some(volume)),
+        },
+        Err(error) if is_salvaging && is_of_chunk_tree(&error) => {
+            match open_without_chunk_tree(&found, superblock, options, error) {
+                Ok(volume) => return Ok(volume),
+                Err(error) => (error, None),
+            }
+        }
+        Err(error) => (error, None),
     };
     if !options.read_only {
         return Err(Error::Refused {
@@ -58,12 +94,132 @@ pub(super) fn open(devices: Vec<Arc<dyn BlockDevice>>, options: &OpenOptions) ->
     for backup in backups.iter().filter(|b| b.tree_root.get() != 0) {
         let generation = backup.tree_root_gen.get();
         use_backup(&mut superblock, backup);
-        match open_at(&found, superblock, options) {
+        let opened = open_at(&found, superblock, options).and_then(|mut volume| {
+            volume.is_of_the_past = true;
+            match check_root(&volume) {
+                Ok(()) => Ok(volume),
+                Err(error) => {
+                    searched.get_or_insert(volume);
+                    Err(error)
+                }
+            }
+        });
+        match opened {
             Ok(volume) => {
                 tracing::warn!(generation, "opened at an older root");
                 return Ok(volume);
             }
             Err(error) => tracing::warn!(generation, %error, "the older root does not open either"),
+        }
+    }
+    match searched.filter(|_| is_salvaging) {
+        Some(volume) => open_by_search(volume, found[0].superblock.generation.into(), first_error),
+        None => Err(first_error),
+    }
+}
+
+/// Can the volume be read by its root? Where damaged blocks are salvaged, something is read of
+/// almost each: there it has to lead to files.
+fn check_root(volume: &Volume) -> Result<()> {
+    if volume.is_salvaging() {
+        return volume.check_leads_to_files();
+    }
+    let superblock = volume.superblock();
+    let ptr = BlockPtr {
+        addr: superblock.root.into(),
+        generation: superblock.generation.into(),
+        level: superblock.root_level,
+        first_key: None,
+    };
+    volume.read_block(&ptr, TreeId::ROOT).map(drop)
+}
+
+/// Opens by a root of the root tree that the caller names.
+fn open_by_root(
+    found: &[Found],
+    mut superblock: Superblock,
+    root: LogicalAddr,
+    options: &OpenOptions,
+) -> Result<Volume> {
+    // A log that a crash left belongs to the newest root, and there is none here.
+    superblock.log_root = 0.into();
+    let mut volume = match open_at(found, superblock, options) {
+        Err(error) if options.rescue.salvage && is_of_chunk_tree(&error) => {
+            return open_without_chunk_tree(found, superblock, options, error);
+        }
+        opened => opened?,
+    };
+    let ptr = volume.block_at(root, TreeId::ROOT)?;
+    let is_current = (superblock.root.get(), superblock.generation.get()) == (root.get(), ptr.generation.get());
+    if !is_current {
+        volume.use_root(&ptr);
+    }
+    check_root(&volume)?;
+    Ok(volume)
+}
+
+/// Is it the chunk tree that cannot be read? Else it is a device that is missing or is another one.
+fn is_of_chunk_tree(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Corrupt(_) | Error::CorruptTree { .. } | Error::BlockUnreadable { .. } | Error::Unmapped { .. }
+    )
+}
+
+/// Opens where the chunk tree cannot be read as a whole, by what is left of its leaves.
+fn open_without_chunk_tree(
+    found: &[Found],
+    superblock: Superblock,
+    options: &OpenOptions,
+    first_error: Error,
+) -> Result<Volume> {
+    tracing::warn!(error = %first_error, "the chunk tree cannot be read: searching for its leaves");
+    let mut volume = with_system_chunks(found, superblock, options)?;
+    let items = volume.find_chunks();
+    if items.is_empty() {
+        return Err(first_error);
+    }
+    volume.is_of_the_past = true;
+    volume.chunk_tree_uuid = items.tree_uuid();
+    volume.members = match_members(&volume, items.devices(), options)?;
+    let map = items.into_map(|chunk| check_stripes_of(&volume, chunk, false).is_ok());
+    let chunks = map.iter().count();
+    tracing::warn!(chunks, "chunks are taken from leaves of the chunk tree that were found");
+    volume.chunks = RwLock::new(LockRank::ChunkMap, Arc::new(map));
+    match options.rescue.tree_root {
+        Some(root) => {
+            let ptr = volume.block_at(root, TreeId::ROOT)?;
+            volume.use_root(&ptr);
+            check_root(&volume).map(|()| volume)
+        }
+        None => match check_root(&volume) {
+            Ok(()) => Ok(volume),
+            Err(error) => open_by_search(volume, superblock.generation.into(), error),
+        },
+    }
+}
+
+/// Opens by the newest root that a search finds and that leads to files. Those of the superblock's
+/// generation `last` and before come first: later ones were not committed, or are of an earlier file
+/// system with the same uuid. Without a root, the error is that of the superblock's own.
+fn open_by_search(mut volume: Volume, last: Generation, first_error: Error) -> Result<Volume> {
+    tracing::warn!(error = %first_error, "no root that the superblock names leads to files: searching for others");
+    let mut candidates = volume.find_roots(&RootSearch::of(TreeId::ROOT), &mut |_, _| {});
+    candidates.sort_by_key(|candidate| candidate.generation > last);
+    for candidate in candidates.into_iter().take(ROOTS_TRIED_MAX) {
+        let (address, generation) = (candidate.addr.get(), candidate.generation.get());
+        volume.use_root(&BlockPtr {
+            addr: candidate.addr,
+            generation: candidate.generation,
+            level: candidate.level,
+            first_key: None,
+        });
+        match volume.check_leads_to_files() {
+            Ok(()) => {
+                tracing::warn!(address, generation, "opened by the newest root that was found");
+                return Ok(volume);
+            }
+            Err(error) => tracing::info!(address, generation, %error, "a root that was found is of no use"),
         }
     }
     Err(first_error)
@@ -98,6 +254,20 @@ fn use_backup(superblock: &mut Superblock, backup: &RootBackup) {
 
 /// Opens with this superblock: everything below it must fit.
 fn open_at(found: &[Found], superblock: Superblock, options: &OpenOptions) -> Result<Volume> {
+    let mut volume = with_system_chunks(found, superblock, options)?;
+    let tree = walk_chunk_tree(&mut volume, &superblock)?;
+    volume.members = match_members(&volume, tree.devices, options)?;
+    let may_end_early = options.read_only && options.rescue.ignore_bad_roots;
+    for chunk in tree.chunks.iter() {
+        check_stripes_of(&volume, chunk, may_end_early)?;
+    }
+    volume.chunks = RwLock::new(LockRank::ChunkMap, Arc::new(tree.chunks));
+    volume.read_only = decide_read_only(&volume, options)?;
+    Ok(volume)
+}
+
+/// A volume that knows no chunks but those that the superblock has itself.
+fn with_system_chunks(found: &[Found], superblock: Superblock, options: &OpenOptions) -> Result<Volume> {
     let geometry = Geometry {
         nodesize_bytes: superblock.nodesize.get(),
         sectorsize_bytes: superblock.sectorsize.get(),
@@ -123,29 +293,12 @@ fn open_at(found: &[Found], superblock: Superblock, options: &OpenOptions) -> Re
         // No repairs before all is known.
         read_only: true,
         options: *options,
+        is_of_the_past: options.rescue.top_level_root.is_some(),
         repairs: RwLock::new(LockRank::Repairs, ()),
         new_features: AtomicU64::new(0),
         failed: AtomicBool::new(false),
     };
     volume.sort_members();
-    let tree = walk_chunk_tree(&mut volume, &superblock)?;
-    volume.members = match_members(&volume, tree.devices, options)?;
-    check_stripes(
-        &volume,
-        &tree.chunks,
-        options.read_only && options.rescue.ignore_bad_roots,
-    )?;
-    volume.chunks = RwLock::new(LockRank::ChunkMap, Arc::new(tree.chunks));
-    volume.read_only = decide_read_only(&volume, options)?;
-    if options.rescue.use_backup_root {
-        let ptr = BlockPtr {
-            addr: superblock.root.into(),
-            generation: superblock.generation.into(),
-            level: superblock.root_level,
-            first_key: None,
-        };
-        volume.read_block(&ptr, TreeId::ROOT)?;
-    }
     Ok(volume)
 }
 
@@ -184,7 +337,8 @@ fn walk_chunk_tree(volume: &mut Volume, superblock: &Superblock) -> Result<Chunk
     let mut tree = ChunkTree::default();
     let mut todo: Vec<(BlockPtr, Option<Key>)> = vec![(root, None)];
     while let Some((ptr, limit)) = todo.pop() {
-        let block = volume.read_block(&ptr, TreeId::CHUNK)?;
+        // Where damaged blocks are salvaged, older leaves may have what is lost of these.
+        let block = volume.read_sound_block(&ptr, TreeId::CHUNK)?;
         if let (Some(limit), Some(last)) = (limit, block.len().checked_sub(1))
             && block.key(last) >= limit
         {
@@ -284,31 +438,29 @@ fn match_members(volume: &Volume, items: BTreeMap<DevId, DevItem>, options: &Ope
     Ok(out)
 }
 
-/// Every stripe lies on a device of the volume, within its size. With `may_end_early`, a chunk that
-/// leaves its device is no reason not to read the others, as with the kernel's
+/// Every stripe of a chunk lies on a device of the volume, within its size. With `may_end_early`, a
+/// chunk that leaves its device is no reason not to read the others, as with the kernel's
 /// `rescue=ignorebadroots`.
-fn check_stripes(volume: &Volume, chunks: &ChunkMap, may_end_early: bool) -> Result<()> {
-    for chunk in chunks.iter() {
-        for stripe in chunk.stripes() {
-            let fail = |what: &str| {
-                Err(bad(format!(
-                    "chunk at logical {}: {what} {}",
-                    chunk.logical(),
-                    stripe.at.dev
-                )))
-            };
-            match volume.member(stripe.at.dev) {
-                None => return fail("stripe on unknown device"),
-                Some(m) if m.uuid != stripe.dev_uuid => return fail("stripe has another uuid than device"),
-                Some(m) if stripe.at.offset + chunk.stripe_bytes() > m.total_bytes() => {
-                    if !may_end_early {
-                        return fail("stripe leaves device");
-                    }
-                    let (devid, logical) = (stripe.at.dev, chunk.logical());
-                    tracing::warn!(%devid, %logical, "a chunk leaves its device");
+fn check_stripes_of(volume: &Volume, chunk: &Chunk, may_end_early: bool) -> Result<()> {
+    for stripe in chunk.stripes() {
+        let fail = |what: &str| {
+            Err(bad(format!(
+                "chunk at logical {}: {what} {}",
+                chunk.logical(),
+                stripe.at.dev
+            )))
+        };
+        match volume.member(stripe.at.dev) {
+            None => return fail("stripe on unknown device"),
+            Some(m) if m.uuid != stripe.dev_uuid => return fail("stripe has another uuid than device"),
+            Some(m) if stripe.at.offset + chunk.stripe_bytes() > m.total_bytes() => {
+                if !may_end_early {
+                    return fail("stripe leaves device");
                 }
-                Some(_) => {}
+                let (devid, logical) = (stripe.at.dev, chunk.logical());
+                tracing::warn!(%devid, %logical, "a chunk leaves its device");
             }
+            Some(_) => {}
         }
     }
     Ok(())

@@ -4,13 +4,23 @@
 //! pointers to children below which nothing can be read, so that a walk goes around them: when a
 //! node is read, all its children are, and of each one leaf below. So what is lost looks as if it
 //! had never been there; each loss is logged.
+//!
+//! A volume that is opened by a root of the past is read as of its commit: a block of a later
+//! generation was overwritten since, and nothing of it is used.
+
+use std::collections::HashMap;
 
 use btrfs_format::block::KeyPtr;
 use btrfs_format::salvage::{self, Salvaged};
-use btrfs_format::{BlockExpect, TreeBlock, TreeId};
+use btrfs_format::{BlockExpect, Key, LogicalAddr, TreeBlock, TreeId};
 
 use super::{BlockPtr, Volume};
 use crate::error::{Error, Result};
+
+/// Blocks of which nothing can be read, with the lowest key that was asked for: from a higher one on
+/// nothing can be, either. Without it, nodes of a damaged tree that all lead to the same few others
+/// would take exponential time.
+pub(super) type Dead = HashMap<(LogicalAddr, u8), Option<Key>>;
 
 impl Volume {
     /// Items may be missing that others lead to.
@@ -23,15 +33,13 @@ impl Volume {
     /// # Errors
     /// That of `read`, where nothing is left of the block.
     pub(super) fn salvage_block(&self, ptr: &BlockPtr, tree: TreeId, read: Result<TreeBlock>) -> Result<TreeBlock> {
-        let expect = self.expect(ptr, tree);
-        let block = match read {
-            Ok(block) => block,
-            Err(error) => self.what_is_left(ptr, &expect, tree).ok_or(error)?,
-        };
+        let block = self.or_what_is_left(read, ptr, tree)?;
         if block.is_leaf() {
             return Ok(block);
         }
-        let is_readable = |child: &KeyPtr| self.has_anything(&child_of(&block, child), tree);
+        let expect = self.expect(ptr, tree);
+        let mut dead = Dead::new();
+        let is_readable = |child: &KeyPtr| self.has_anything(&child_of(&block, child), tree, &mut dead);
         let readable: Vec<bool> = block.key_ptrs().iter().map(is_readable).collect();
         if readable.iter().all(|readable| *readable) {
             return Ok(block);
@@ -49,22 +57,48 @@ impl Volume {
     }
 
     /// Can something be read of a block, or of what lies below it? Ends at the first leaf that can.
-    fn has_anything(&self, ptr: &BlockPtr, tree: TreeId) -> bool {
-        let block = self.read_sound_block(ptr, tree).ok();
-        let block = block.or_else(|| self.what_is_left(ptr, &self.expect(ptr, tree), tree));
-        block.is_some_and(|block| {
+    pub(super) fn has_anything(&self, ptr: &BlockPtr, tree: TreeId, dead: &mut Dead) -> bool {
+        let place = (ptr.addr, ptr.level);
+        if dead.get(&place).is_some_and(|lowest| ptr.first_key >= *lowest) {
+            return false;
+        }
+        let has_anything = self.read_what_is_left(ptr, tree).is_ok_and(|block| {
             let mut children = block.key_ptrs().iter();
-            block.is_leaf() || children.any(|child| self.has_anything(&child_of(&block, child), tree))
-        })
+            block.is_leaf() || children.any(|child| self.has_anything(&child_of(&block, child), tree, dead))
+        });
+        if !has_anything {
+            dead.entry(place)
+                .and_modify(|lowest| *lowest = ptr.first_key.min(*lowest))
+                .or_insert(ptr.first_key);
+        }
+        has_anything
+    }
+
+    /// One block, or what is sound in it. Nothing below it is read.
+    ///
+    /// # Errors
+    /// Nothing is left of it.
+    pub(super) fn read_what_is_left(&self, ptr: &BlockPtr, tree: TreeId) -> Result<TreeBlock> {
+        self.or_what_is_left(self.read_sound_block(ptr, tree), ptr, tree)
+    }
+
+    fn or_what_is_left(&self, read: Result<TreeBlock>, ptr: &BlockPtr, tree: TreeId) -> Result<TreeBlock> {
+        read.or_else(|error| self.what_is_left(ptr, &self.expect(ptr, tree), tree).ok_or(error))
     }
 
     /// The copy of which the most is left.
     fn what_is_left(&self, ptr: &BlockPtr, expect: &BlockExpect, tree: TreeId) -> Option<TreeBlock> {
         let pieces = self.map(ptr.addr, self.geometry.nodesize_bytes.into()).ok()?;
+        // Of a top level that has a root of its own, only its pointers say which commit it is of.
+        let last_generation = match self.options.rescue.top_level_root {
+            None => Some(self.superblock.read().generation.into()),
+            Some(_) => expect.generation,
+        };
         let salvaged = |copy: usize| {
             let bytes = self.read_copy(&pieces, copy).ok()?;
             let is_intact = self.options.rescue.ignore_meta_csums || TreeBlock::has_checksum(&bytes, expect);
-            salvage::salvage(&bytes, expect).filter(|_| is_intact)
+            let is_overwritten = self.is_of_the_past && salvage::generation_of(&bytes) > last_generation;
+            salvage::salvage(&bytes, expect).filter(|_| is_intact && !is_overwritten)
         };
         let copies = self.copy_order(&pieces[0]);
         let best = copies.into_iter().filter_map(salvaged).min_by_key(|found| found.lost)?;

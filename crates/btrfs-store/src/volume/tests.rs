@@ -6,11 +6,13 @@ use std::sync::Arc;
 use btrfs_format::items::{ChunkHead, STRIPE_LEN_BYTES, Stripe};
 use btrfs_format::superblock::SUPERBLOCK_OFFSETS;
 use btrfs_format::view::FileExtentView;
-use btrfs_format::{Key, KeyType, LogicalAddr, TreeBlock, TreeId, U16, U32, U64, view};
+use btrfs_format::{
+    HeaderFields, Key, KeyType, LogicalAddr, NodeBuilder, ObjectId, TreeBlock, TreeId, U16, U32, U64, view,
+};
 use cowshed_device::{BlockDevice, FileDevice, MemDevice, OpenMode};
 use cowshed_device_sim::{Fault, FaultPlan, FaultyDevice, On};
 use cowshed_harness::{KernelVolume, VolumeOptions, need};
-use zerocopy::IntoBytes as _;
+use zerocopy::{FromZeros, IntoBytes as _};
 
 use super::*;
 
@@ -577,6 +579,76 @@ fn an_older_root_opens_read_only_when_asked_for() {
     let older = open(&disks, &options).unwrap();
     assert!(root_ptr(&older).generation < ptr.generation);
     assert!(!tree(&older, TreeId::EXTENT).is_empty());
+}
+
+#[test]
+fn roots_of_the_past_open_read_only_alone() {
+    let made = crate::testing::memory_volume(16384);
+    let (device, root) = (made.devices()[0].device.clone().unwrap(), made.superblock().root.into());
+    for (tree_root, top_level_root) in [(Some(root), None), (None, Some(root)), (Some(root), Some(root))] {
+        let mut options = OpenOptions::default();
+        options.rescue.tree_root = tree_root;
+        options.rescue.top_level_root = top_level_root;
+        let refused = Volume::open(vec![device.clone()], &options);
+        assert!(matches!(refused, Err(Error::Refused { .. })));
+        options.read_only = true;
+        assert!(Volume::open(vec![device.clone()], &options).unwrap().is_read_only());
+    }
+}
+
+/// Nodes of seven levels, each of which leads a hundred times to the one below; nothing can be read
+/// at the end.
+#[test]
+fn salvage_of_nodes_that_share_their_children_ends() {
+    const NODESIZE: u32 = 4096;
+    let made = crate::testing::memory_volume(NODESIZE);
+    let device = made.devices()[0].device.clone().unwrap();
+    let mut superblock = made.superblock();
+    let generation = superblock.generation.into();
+    let addr_of = |level: u64| LogicalAddr(superblock.root.get() + (1 << 20) + level * u64::from(NODESIZE));
+    for level in 1..8_u8 {
+        let ptr = BlockPtr {
+            addr: addr_of(level.into()),
+            generation,
+            level,
+            first_key: None,
+        };
+        let mut node = NodeBuilder::new(NODESIZE as usize);
+        for number in 0..100 {
+            let key = Key::new(ObjectId(256 + number), KeyType::ROOT_ITEM, 0);
+            node.push(key, addr_of(u64::from(level) - 1), generation);
+        }
+        let fields = HeaderFields {
+            fsid: made.metadata_fsid(),
+            chunk_tree_uuid: made.chunk_tree_uuid(),
+            addr: ptr.addr,
+            generation,
+            owner: TreeId::ROOT,
+            level,
+            flags: btrfs_format::features::header_flags::CURRENT,
+        };
+        let block = TreeBlock::seal(node.finish(&fields), &made.expect(&ptr, TreeId::ROOT)).unwrap();
+        for at in made.map(ptr.addr, NODESIZE.into()).unwrap()[0].copies.iter() {
+            device.write_at(at.offset, block.bytes()).unwrap();
+        }
+    }
+    superblock.root = addr_of(7).into();
+    superblock.root_level = 7;
+    superblock.super_roots = FromZeros::new_zeroed();
+    let mut options = OpenOptions {
+        read_only: true,
+        ..OpenOptions::default()
+    };
+    options.rescue.salvage = true;
+    for at in SUPERBLOCK_OFFSETS.into_iter().filter(|at| *at < device.size_bytes()) {
+        superblock.bytenr = at.into();
+        let mut bytes = superblock.as_bytes().to_vec();
+        let sum = made.csum_type().compute(&bytes[32..]);
+        bytes[..32].copy_from_slice(&sum);
+        device.write_at(at, &bytes).unwrap();
+    }
+    // The root as it was is still there, but it is of the same generation and a lower level.
+    assert!(Volume::open(vec![device], &options).is_err());
 }
 
 /// A reader that still has the places of a chunk that is gone may see one copy as it was and

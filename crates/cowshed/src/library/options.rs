@@ -37,8 +37,12 @@ pub struct Rescue {
     pub ignore_meta_csums: bool,
     /// Ignore flags of the superblock that are not known.
     pub ignore_super_flags: bool,
-    /// Use what is sound in damaged metadata, and go around what cannot be read.
+    /// Use what is sound in damaged metadata, and go around what cannot be read. Where no root that
+    /// the superblock names leads to files, the newest one is used that a search finds.
     pub salvage: bool,
+    /// Read the volume by the root of the root tree at this logical address, as of an earlier
+    /// commit. `cowshed inspect find-root` lists what there is.
+    pub tree_root: Option<u64>,
     /// Read a volume whose repair was interrupted (XFS).
     pub needs_repair: bool,
     /// Where the first superblock is damaged, read by a copy of it (XFS).
@@ -98,6 +102,8 @@ impl OpenOptions {
             ignore_meta_csums: rescue.ignore_meta_csums,
             ignore_super_flags: rescue.ignore_super_flags,
             salvage: rescue.salvage,
+            tree_root: rescue.tree_root.map(btrfs_format::LogicalAddr),
+            top_level_root: None,
         };
         self
     }

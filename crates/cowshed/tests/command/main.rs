@@ -31,6 +31,8 @@ mod other_tools;
 mod receive;
 mod requests;
 mod rescue;
+mod roots;
+mod roots_apart;
 mod sectors;
 mod seek;
 mod send;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use cowshed_harness::{KernelVolume, VolumeOptions, need, shell};
 
+use crate::roots;
 use crate::support::{COWSHED, commands_of, run};
 
 const PAGE: &str = include_str!("../../../../docs/rescue.md");
@@ -160,8 +161,11 @@ fn rescue_is_as_the_page_says() {
     // In its items of the directory and its inode, each in two copies.
     let places = damage(&image, NAME);
     assert!(places >= 4, "{places}");
+    let deleted = roots::volume_with_deleted(dir.path(), "deleted.img");
+    fs::copy(deleted, dir.path().join("no-root.img")).unwrap();
+    roots::lose_roots(&dir.path().join("no-root.img"), false);
     let commands = commands_of(PAGE);
-    assert_eq!(commands.matches("cowshed extract").count(), 2, "{commands}");
+    assert_eq!(commands.matches("cowshed extract").count(), 4, "{commands}");
     let script = format!("set -eu; mkdir bin; ln -s {COWSHED} bin/cowshed; PATH=$PWD/bin:$PATH\n{commands}");
     shell(dir.path(), &script).unwrap();
     let (sound, rest) = (dir.path().join("sound"), dir.path().join("rest"));
@@ -173,6 +177,16 @@ fn rescue_is_as_the_page_says() {
     assert_eq!(fs::read(rest.join("few/beta")).unwrap().len(), 16 << 10);
     let saved = names(&rest.join("many"));
     assert!((300..=301).contains(&saved), "{saved} of 301 names");
+    for dir in ["letters", "restored/letters"].map(|name| dir.path().join(name)) {
+        assert_eq!(
+            fs::read(dir.join("one")).unwrap(),
+            roots::LETTER.repeat(1000),
+            "{}",
+            dir.display()
+        );
+    }
+    let found = dir.path().join("found");
+    assert!(!found.join("letters").exists() && found.join("later").exists());
 }
 
 #[test]

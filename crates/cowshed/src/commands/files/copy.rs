@@ -106,6 +106,9 @@ impl Options {
     }
 }
 
+/// Whether a place is copied.
+type Wanted<'s> = dyn Fn(&Place) -> bool + 's;
+
 /// One copy of several operands: hard links among them are known.
 pub struct Copier<'s> {
     pub(super) session: &'s Session<'s>,
@@ -122,6 +125,8 @@ pub struct Copier<'s> {
     start_dev: u64,
     /// Subvolumes that are left out.
     left_out: HashSet<u64>,
+    /// Which of the files and directories below the operand are copied.
+    wanted: Option<Box<Wanted<'s>>>,
 }
 
 const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
@@ -138,12 +143,18 @@ impl<'s> Copier<'s> {
             within: Vec::new(),
             start_dev: 0,
             left_out: HashSet::new(),
+            wanted: None,
         }
     }
 
     /// Leaves out subvolumes of these numbers, with their directories.
     pub fn leave_out(&mut self, subvolumes: HashSet<u64>) {
         self.left_out = subvolumes;
+    }
+
+    /// Leaves out what is not wanted of what is below an operand; a directory with all that it has.
+    pub fn keep_only(&mut self, wanted: impl Fn(&Place) -> bool + 's) {
+        self.wanted = Some(Box::new(wanted));
     }
 
     /// Copies what is at `from` to the name `to`. False: something was complained about.
@@ -198,6 +209,9 @@ impl<'s> Copier<'s> {
     fn entry(&mut self, from: &Place, stat: &Stat, to: &Place, is_operand: bool) -> bool {
         if self.session.is_broken() {
             return false;
+        }
+        if !is_operand && self.wanted.as_ref().is_some_and(|is_wanted| !is_wanted(from)) {
+            return true;
         }
         if stat.is_dir() {
             return self.left_out.contains(&stat.dev) || self.directory(from, stat, to);

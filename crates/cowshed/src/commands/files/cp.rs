@@ -10,6 +10,7 @@ use super::copy::{Copier, Existing, Form, Options, Preserve, Update, When};
 use super::operands::{Target, named, target};
 use super::session::{Place, Session};
 use super::side::Follow;
+use crate::devices::ReadArgs;
 
 #[derive(Args, Debug)]
 pub struct CpArgs {
@@ -79,6 +80,8 @@ pub struct CpArgs {
     /// Share extents within one image
     #[arg(long, value_enum, default_value_t = When::Auto, num_args = 0..=1, require_equals = true, default_missing_value = "always")]
     reflink: When,
+    #[command(flatten)]
+    read: ReadArgs,
 }
 
 impl CpArgs {
@@ -172,6 +175,7 @@ pub fn operands(
 }
 
 pub fn run(args: &CpArgs, session: &Session<'_>) -> Result<()> {
+    session.read_with(&args.read);
     let options = args.options()?;
     let into = args.target_directory.as_ref();
     let (from, to) = operands(session, &args.paths, into, OpenMode::ReadOnly)?;

@@ -19,6 +19,7 @@ use cowshed::FileKind;
 use cowshed::image::NewFile;
 use cowshed_device::OpenMode;
 use cowshed_source::{Meta, OciWriter, Platform, TarKind, TarWriter, Target, Time, Xattr};
+use regex::bytes::Regex;
 
 use super::copy::{Copier, Existing, Options, Preserve, When as Sparse};
 use super::finish::finish;
@@ -140,6 +141,12 @@ pub struct Restoring<'a> {
     pub image: &'a Path,
     pub dir: &'a Path,
     pub subvolume: u64,
+    /// Where the root of the root tree is, and that of the top level, where they are not the
+    /// current ones.
+    pub tree_root: Option<u64>,
+    pub top_level_root: Option<u64>,
+    /// Of paths that begin with a slash, those that are restored.
+    pub paths: Option<Regex>,
     /// Files are named, and not restored.
     pub is_dry_run: bool,
     pub overwrites: bool,
@@ -152,12 +159,31 @@ pub struct Restoring<'a> {
     pub is_verbose: bool,
 }
 
+impl Restoring<'_> {
+    fn is_wanted(&self, path: &[u8]) -> bool {
+        let absolute = [b"/", path].concat();
+        self.paths.as_ref().is_none_or(|paths| paths.is_match(&absolute))
+    }
+}
+
+/// The path of a place below another one, whose own path has this many bytes.
+fn path_below(place: &Place, root: usize) -> &[u8] {
+    let below = place.shown.as_bytes().get(root..).unwrap_or_default();
+    below.strip_prefix(b"/").unwrap_or(below)
+}
+
 /// Restores what can be read. Returns the exit code.
 pub fn restore(args: &Restoring<'_>) -> Result<u8> {
     crate::log::to_terminal(0);
     let session = Session::new("restore", &Base::Host);
+    let roots = [("root", args.tree_root), ("fsroot", args.top_level_root)];
+    let roots = roots.map(|(mode, addr)| addr.map_or(String::new(), |addr| format!(":{mode}={addr}")));
     session.read_with(&ReadArgs {
-        options: vec![format!("rescue=all:salvage,subvolid={}", args.subvolume)],
+        options: vec![format!(
+            "rescue=all:salvage{},subvolid={}",
+            roots.concat(),
+            args.subvolume
+        )],
         ..ReadArgs::default()
     });
     let options = Options {
@@ -190,6 +216,10 @@ pub fn restore(args: &Restoring<'_>) -> Result<u8> {
         }
         let mut copier = Copier::new(&session, options);
         copier.leave_out(left_out);
+        if args.paths.is_some() {
+            let root = from.shown.as_bytes().len();
+            copier.keep_only(move |place| args.is_wanted(path_below(place, root)));
+        }
         copy_out(&mut copier, &from, args.dir)
     };
     let done = run();
@@ -238,13 +268,13 @@ fn name_all(session: &Session<'_>, args: &Restoring<'_>, from: &Place, left_out:
                 return ControlFlow::Continue(Descend::No);
             }
         };
-        if visit.when == When::After || left_out.contains(&visit.stat.dev) {
+        let below = path_below(visit.place, root);
+        let is_left_out = left_out.contains(&visit.stat.dev) || !(below.is_empty() || args.is_wanted(below));
+        if visit.when == When::After || is_left_out {
             return ControlFlow::Continue(Descend::No);
         }
         if visit.stat.kind == FileKind::Regular {
-            let below = Path::new(OsStr::from_bytes(
-                visit.place.shown.as_bytes().get(root..).unwrap_or_default(),
-            ));
+            let below = Path::new(OsStr::from_bytes(below));
             session.say(format_args!("{}", printable(args.dir.join(below))));
         }
         ControlFlow::Continue(Descend::Yes)
@@ -356,9 +386,7 @@ fn put_tree<W: Write>(start: &Place, tar: &mut TarWriter<W>) -> Result<()> {
                 return ControlFlow::Break(());
             }
         };
-        let below = visit.place.shown.as_bytes().get(root..).unwrap_or_default();
-        let below = below.strip_prefix(b"/").unwrap_or(below);
-        let path = match below {
+        let path = match path_below(visit.place, root) {
             b"" if visit.stat.is_dir() => b".".to_vec(),
             b"" => visit.place.name().as_bytes().to_vec(),
             path => path.to_vec(),

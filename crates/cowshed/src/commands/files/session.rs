@@ -322,6 +322,10 @@ impl<'b> Session<'b> {
         let mut opened = self.opened.borrow_mut();
         let mut known = opened.iter();
         if let Some(found) = known.find(|opened| opened.disk == disk && opened.start_bytes == bytes.start) {
+            // It was opened as it is now: other options would be for nothing.
+            if found.is_written && mode == OpenMode::ReadOnly && !self.read.borrow().is_default() {
+                bail!("an image that is written is not read with -o or -D");
+            }
             return Ok(found.image.clone());
         }
         let is_written = mode == OpenMode::ReadWrite;

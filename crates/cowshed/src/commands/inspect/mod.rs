@@ -36,6 +36,8 @@ enum What {
     Extent(btrfs::extent::ExtentArgs),
     /// btrfs: one tree block
     Block(btrfs::tree::BlockArgs),
+    /// btrfs: roots of trees as of earlier commits, also where no superblock names them
+    FindRoot(btrfs::find_root::FindRootArgs),
     /// btrfs: the space of a mounted volume, what there is, what is promised, and to which
     /// operations
     Space(btrfs::space::SpaceArgs),
@@ -81,6 +83,10 @@ pub fn run(args: &InspectArgs) -> Result<u8> {
         What::Block(args) => {
             of_btrfs(args.targets(), "block")?;
             btrfs::tree::run_block(args)
+        }
+        What::FindRoot(args) => {
+            of_btrfs(args.targets(), "find-root")?;
+            btrfs::find_root::run(args)
         }
         What::Space(args) => btrfs::space::run(args),
         What::Agf(args) => {

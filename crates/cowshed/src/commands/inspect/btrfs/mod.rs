@@ -2,6 +2,7 @@
 
 pub mod chunk;
 pub mod extent;
+pub mod find_root;
 pub mod reader;
 pub mod space;
 pub mod superblock;

@@ -1,12 +1,13 @@
 //! Reading trees for inspection: any block at any address, and items in order. Shares the chunk map
 //! with the engine, not its tree code, and goes on where a block is bad.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use btrfs_format::{BlockExpect, Key, KeyType, LogicalAddr, TreeBlock, TreeId, view};
-use btrfs_store::volume::{OpenOptions, Piece, Volume};
+use btrfs_store::volume::{OpenOptions, Piece, Rescue, Volume};
 use cowshed_device::Locking;
 
 use crate::block_devices::with_others;
@@ -21,12 +22,34 @@ pub type Take<'a> = &'a mut dyn FnMut(&Key, &[u8]) -> bool;
 
 impl Reader {
     pub fn open(targets: &[PathBuf]) -> Result<Reader> {
-        let mut options = OpenOptions {
+        let rescue = Rescue {
+            ignore_super_flags: true,
+            ..Rescue::default()
+        };
+        Self::open_with(targets, rescue)
+    }
+
+    /// Also where a chunk leaves its device, or the chunk tree cannot be read: then what is left of
+    /// its leaves is used.
+    pub fn open_to_search(targets: &[PathBuf]) -> Result<Reader> {
+        let mut rescue = Rescue {
+            ignore_super_flags: true,
+            ignore_bad_roots: true,
+            ..Rescue::default()
+        };
+        Self::open_with(targets, rescue).or_else(|error| {
+            rescue.salvage = true;
+            Self::open_with(targets, rescue).map_err(|_| error)
+        })
+    }
+
+    pub fn open_with(targets: &[PathBuf], rescue: Rescue) -> Result<Reader> {
+        let options = OpenOptions {
             read_only: true,
             degraded: true,
+            rescue,
             ..OpenOptions::default()
         };
-        options.rescue.ignore_super_flags = true;
         let devices = devices::open_to_read(&with_others(targets), Locking::Unlocked)?;
         let volume = Volume::open(devices, &options).with_context(|| targets[0].display().to_string())?;
         Ok(Reader { volume })
@@ -151,6 +174,31 @@ impl Reader {
             }
             true
         })?;
+        Ok(roots)
+    }
+
+    /// As [`Reader::roots`], of the blocks of the root tree that can be read; `complain` is told of
+    /// the others. Errors: that of the root.
+    pub fn roots_left(&self, complain: &mut dyn FnMut(anyhow::Error)) -> Result<Vec<(Key, u64, u8)>> {
+        let (mut roots, mut seen) = (Vec::new(), HashSet::new());
+        let mut todo = vec![self.block(self.volume.superblock().root.get())?];
+        while let Some(block) = todo.pop() {
+            for slot in (0..block.key_ptrs().len()).rev() {
+                // Nodes of a damaged tree may share blocks.
+                if !seen.insert(block.child(slot).0) {
+                    continue;
+                }
+                match self.child(&block, slot) {
+                    Ok(child) => todo.push(child),
+                    Err(error) => complain(error),
+                }
+            }
+            for slot in 0..block.item_headers().len() {
+                let (key, data) = block.item(slot);
+                let item = view::root_item(data).filter(|_| key.ty == KeyType::ROOT_ITEM);
+                roots.extend(item.map(|item| (key, item.bytenr.get(), item.level)));
+            }
+        }
         Ok(roots)
     }
 
