@@ -19,11 +19,9 @@ pub struct Forest {
 }
 
 impl Forest {
-    /// Starts with the root tree and the chunk tree, whose roots the superblock names.
-    /// And with the top level, where that is opened by a root of its own.
-    ///
-    /// # Errors
-    /// That there is no block of the volume where its root is said to be.
+    /// Starts with the root tree and the chunk tree, whose roots the superblock names, and with the
+    /// top level, where that is opened by a root of its own. Errors: there is no block of the volume
+    /// at that root.
     pub(crate) fn new(store: Arc<NodeStore>) -> Result<Self> {
         let sb = store.volume().superblock();
         let root = RootPtr {
