@@ -20,8 +20,8 @@ pub struct Forest {
 
 impl Forest {
     /// Starts with the root tree and the chunk tree, whose roots the superblock names, and with the
-    /// top level, where that is opened by a root of its own. Errors: there is no block of the volume
-    /// at that root.
+    /// top level, where that is opened by a root of its own. Errors: at that root there is no block
+    /// of the volume.
     pub(crate) fn new(store: Arc<NodeStore>) -> Result<Self> {
         let sb = store.volume().superblock();
         let root = RootPtr {

@@ -25,6 +25,7 @@ mod people;
 mod sys;
 mod unfinished;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use commands::inspect::btrfs::find_root;
@@ -45,13 +46,15 @@ fn main() -> ExitCode {
     if mount_helper::is_named(program.as_deref()) {
         return ExitCode::from(mount_helper::run(words));
     }
-    if mkfs::is_named(program.as_deref()) {
+    let called = program.as_deref().and_then(|program| Path::new(program).file_name());
+    let is_called = |name: &str| called.is_some_and(|called| called == name);
+    if is_called(mkfs::NAME) {
         return ExitCode::from(mkfs::run_named());
     }
-    if find_root::is_named(program.as_deref()) {
+    if is_called(find_root::NAME) {
         return ExitCode::from(find_root::run_named());
     }
-    if btrfs::is_named(program.as_deref()) || words.next().is_some_and(|word| word == btrfs::NAME) {
+    if is_called(btrfs::NAME) || words.next().is_some_and(|word| word == btrfs::NAME) {
         return ExitCode::from(btrfs::run(words));
     }
     match cli::parse().and_then(|cli| cli::run(&cli)) {

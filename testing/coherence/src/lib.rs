@@ -12,8 +12,8 @@
 //! * in the end at what the kernel's btrfs shows of the volume, which both checkers find sound.
 //!
 //! All of these are equal, and each is consistent in itself ([`judge`]). Which operations cross
-//! follows from timing: a seed gives the same operations, not the same round. So the last operations
-//! on a name that differs are part of the message, and the image is kept.
+//! follows from timing: a seed gives the same operations, not the same round. So the last
+//! operations on a name that differs are part of the message, and the image is kept.
 
 mod held;
 mod judge;

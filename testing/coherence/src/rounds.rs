@@ -234,8 +234,8 @@ impl Rounds<'_> {
         self.judge_errors(report)?;
         let lists_first = self.rng.one_in(2);
         // Pages that were stored through mappings are not written yet: times and blocks change with
-        // that. A look at them now would have Linux fetch those that it must know to be old later. (Of
-        // two mounts each shows its own stores until then.)
+        // that. A look at them now would have Linux fetch those that it must know to be old later.
+        // (Of two mounts each shows its own stores until then.)
         let before = match self.rng.one_in(2) && !self.variant.has_two {
             true => Some(self.sight(false, lists_first)?),
             false => None,
@@ -328,8 +328,8 @@ impl Rounds<'_> {
                 *count.2.entry(errno).or_default() += 1;
             }
         }
-        // Names of two mounts expire at once: Linux looks a path up a second time where one on its way
-        // was removed, and gives up then.
+        // Names of two mounts expire at once: Linux looks a path up a second time where one on its
+        // way was removed, and gives up then.
         let may_be_stale = self.variant.has_two;
         let is_wrong = |done: &&Done| match done.errno {
             Some(libc::ESTALE) => !may_be_stale,

@@ -200,8 +200,8 @@ fn open_without_chunk_tree(
 }
 
 /// Opens by the newest root that a search finds and that leads to files. Those of the superblock's
-/// generation `last` and before come first: later ones were not committed, or are of an earlier file
-/// system with the same uuid. Without a root, the error is that of the superblock's own.
+/// generation `last` and before come first: later ones were not committed, or are of an earlier
+/// file system with the same uuid. Without a root, the error is that of the superblock's own.
 fn open_by_search(mut volume: Volume, last: Generation, first_error: Error) -> Result<Volume> {
     tracing::warn!(error = %first_error, "no root that the superblock names leads to files: searching for others");
     let mut candidates = volume.find_roots(&RootSearch::of(TreeId::ROOT), &mut |_, _| {});

@@ -218,8 +218,8 @@ impl Volume {
     }
 
     /// The header of a block of this volume, wherever it lies. An earlier file system on the device
-    /// may have had the same uuid (`mkfs -U`), but not the same uuid of its chunk tree, once that is
-    /// known.
+    /// may have had the same uuid (`mkfs -U`), but its chunk tree had another one, which tells them
+    /// apart once ours is known.
     pub(super) fn header_of<'a>(&self, bytes: &'a [u8]) -> Option<&'a Header> {
         let (header, _) = Header::ref_from_prefix(bytes).ok()?;
         let is_of_chunk_tree =

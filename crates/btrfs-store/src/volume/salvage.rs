@@ -17,9 +17,9 @@ use btrfs_format::{BlockExpect, Key, LogicalAddr, TreeBlock, TreeId};
 use super::{BlockPtr, Volume};
 use crate::error::{Error, Result};
 
-/// Blocks of which nothing can be read, with the lowest key that was asked for: from a higher one on
-/// nothing can be, either. Without it, nodes of a damaged tree that all lead to the same few others
-/// would take exponential time.
+/// Blocks of which nothing can be read, with the lowest key that was asked for: from a higher one
+/// on nothing can be, either. Without it, nodes of a damaged tree that all lead to the same few
+/// others would take exponential time.
 pub(super) type Dead = HashMap<(LogicalAddr, u8), Option<Key>>;
 
 impl Volume {

@@ -6,7 +6,6 @@ mod features;
 mod stock;
 mod summary;
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -108,7 +107,7 @@ pub struct MkfsArgs {
 }
 
 /// The name under which this program is mkfs.btrfs.
-const NAME: &str = "mkfs.btrfs";
+pub const NAME: &str = "mkfs.btrfs";
 /// Its exit code after a failure.
 const FAILED: u8 = 1;
 
@@ -138,12 +137,6 @@ struct Named {
     /// Print version
     #[arg(short = 'V', long)]
     version: bool,
-}
-
-/// Is the program called as mkfs.btrfs?
-pub fn is_named(program: Option<&OsStr>) -> bool {
-    let name = program.and_then(|program| Path::new(program).file_name());
-    name.is_some_and(|name| name == NAME)
 }
 
 /// Runs it under that name. Returns its exit code.

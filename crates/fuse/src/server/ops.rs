@@ -451,6 +451,7 @@ impl Server {
         // Nor does O_SYNC: the kernel sends FSYNC after such a write, buffered or direct (tested on
         // a mount).
         let skips_xattrs = self.agreed().is_some_and(|agreed| agreed.skips_xattrs);
+        // Before a direct write the file system does that, and stores through a mapping leave it.
         if skips_xattrs && !flags.intersects(WriteFlags::FROM_CACHE | WriteFlags::DIRECT) {
             self.remove_capability(ctx, node)?;
         }

@@ -34,7 +34,7 @@ struct Slot {
     changed: AtomicU64,
 }
 
-/// Who was told attributes lately, and what was changed.
+/// Which threads were told attributes lately, and what was changed.
 #[derive(Debug)]
 pub struct Told {
     slots: Box<[Slot]>,

@@ -18,13 +18,12 @@ fn rename_as(actor: &mut Actor, told: &mut String, verb: &str, flags: RenameFlag
     };
     let (from, to) = (name(), name());
     *told = format!("{verb} {from} {to}");
-    Ok(rustix::fs::renameat_with(
-        CWD,
-        actor.path(&from),
-        CWD,
-        actor.path(&to),
-        flags,
-    )?)
+    rename_with(actor, &from, &to, flags)
+}
+
+fn rename_with(actor: &Actor, from: &str, to: &str, flags: RenameFlags) -> io::Result<()> {
+    let (from, to) = (actor.path(from), actor.path(to));
+    Ok(rustix::fs::renameat_with(CWD, from, CWD, to, flags)?)
 }
 
 pub fn rename(actor: &mut Actor, told: &mut String) -> io::Result<()> {
@@ -50,13 +49,7 @@ pub fn rename_dir(actor: &mut Actor, told: &mut String) -> io::Result<()> {
         false => RenameFlags::empty(),
     };
     *told = format!("rename-dir {from} {to} {flags:?}");
-    Ok(rustix::fs::renameat_with(
-        CWD,
-        actor.path(&from),
-        CWD,
-        actor.path(&to),
-        flags,
-    )?)
+    rename_with(actor, &from, &to, flags)
 }
 
 pub fn link(actor: &mut Actor, told: &mut String) -> io::Result<()> {

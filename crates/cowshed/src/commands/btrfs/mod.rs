@@ -22,8 +22,7 @@ mod units;
 mod unknown;
 mod volume;
 
-use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::ffi::OsString;
 
 use anyhow::{Result, bail};
 use clap::{ArgMatches, Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
@@ -123,12 +122,6 @@ enum Group {
     /// What there is of btrfs(8) beside this
     #[command(flatten)]
     Unknown(unknown::Unknown),
-}
-
-/// Is the program called by the name of this command?
-pub fn is_named(program: Option<&OsStr>) -> bool {
-    let name = program.and_then(|program| Path::new(program).file_name());
-    name.is_some_and(|name| name == NAME)
 }
 
 /// Its command line.

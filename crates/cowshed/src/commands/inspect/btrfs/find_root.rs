@@ -1,9 +1,8 @@
 //! `inspect find-root`: blocks that may be roots of a tree as of earlier commits. And the same as
 //! `btrfs-find-root`, with the flags and words of btrfs-find-root(8).
 
-use std::ffi::OsStr;
 use std::io::{IsTerminal as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Result;
 use btrfs_format::render::tree_text;
@@ -17,7 +16,7 @@ use super::reader::Reader;
 use super::tree::tree_id;
 
 /// The name that the program is called by.
-const NAME: &str = "btrfs-find-root";
+pub const NAME: &str = "btrfs-find-root";
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -184,12 +183,6 @@ struct Named {
     which: Which,
     /// A device or image
     device: PathBuf,
-}
-
-/// Is the program called by the name of the stock command?
-pub fn is_named(program: Option<&OsStr>) -> bool {
-    let name = program.and_then(|program| Path::new(program).file_name());
-    name.is_some_and(|name| name == NAME)
 }
 
 /// Runs it under that name. Returns its exit code.
